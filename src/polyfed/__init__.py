@@ -1,0 +1,1 @@
+"""polyfed: federated learning that ends in one good model per client."""

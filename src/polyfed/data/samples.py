@@ -1,0 +1,59 @@
+"""Rows of a shared pool of samples, seen through an index: what a client trains on and is tested on."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """All samples once in memory. Images are uint8, channels last in memory; `prepare` makes what a model eats."""
+
+    x: Tensor
+    y: Tensor
+    mean: Tensor | None = None
+    std: Tensor | None = None
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Raw rows as normalised float32, in the memory layout the convolutions want."""
+        x = x.to(torch.float32)
+        if self.mean is not None and self.std is not None:
+            x = (x - self.mean).div_(self.std)
+        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.contiguous()
+
+    def to(self, device: torch.device) -> "Pool":
+        """The same pool on a device."""
+        moved = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """An index view of a pool. `cut` names the part of the model that already ran on x (features), if any."""
+
+    pool: Pool
+    rows: Tensor
+    cut: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def y(self) -> Tensor:
+        """The labels, in row order."""
+        return self.pool.y[self.rows]
+
+    def take(self, order: Tensor) -> tuple[Tensor, Tensor]:
+        """Prepared inputs and labels of these positions, gathered once."""
+        rows = self.rows[order]
+        return self.pool.prepare(self.pool.x[rows]), self.pool.y[rows]
+
+    def only(self, keep: Tensor) -> "Samples":
+        """The positions where `keep` is true (some classes of a client, say)."""
+        return replace(self, rows=self.rows[keep])
+
+    @staticmethod
+    def of(x: Tensor, y: Tensor, cut: str | None = None) -> "Samples":
+        """Rows of their own: features, or rows that came in a message."""
+        return Samples(Pool(x, y), torch.arange(len(y), device=y.device), cut)
