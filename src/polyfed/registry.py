@@ -35,7 +35,7 @@ def param(default: Any, what: str, **bounds: Any) -> Any:
 
 
 S = TypeVar("S", bound=Spec)
-_registries: dict[str, "Registry"] = {}
+registries: dict[str, "Registry"] = {}
 
 
 class Registry:
@@ -44,7 +44,7 @@ class Registry:
     def __init__(self, kind: str, home: str, base: type[Spec] = Spec):
         self.kind, self.home, self.base = kind, home, base
         self._specs: dict[str, type[Spec]] = {}
-        _registries[kind] = self
+        registries[kind] = self
 
     def register(self, name: str, paper: str = "") -> Callable[[type[S]], type[S]]:
         """Class decorator: this Spec answers to `name`."""
@@ -132,7 +132,7 @@ def _nested(spec: type[Spec], key: str, value: Any, path: str) -> Any:
     """A field that is itself a Spec (ECL's base) is built from its own section."""
     field = spec.model_fields.get(key)
     kind = getattr(field.annotation, "kind", None) if field else None
-    return _registries[kind].build(value, path) if kind in _registries else value
+    return registries[kind].build(value, path) if kind in registries else value
 
 
 def _import_file(path: str) -> Any:

@@ -3,7 +3,9 @@
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from polyfed.errors import UsageError
 from polyfed.registry import Registry, Spec
 
 
@@ -23,6 +25,11 @@ class Net(nn.Module):
         return self.head(self.features(x))
 
 
+def bn_modules(net: nn.Module) -> list[nn.Module]:
+    """Every BatchNorm layer, in module order."""
+    return [module for module in net.modules() if isinstance(module, _BatchNorm)]
+
+
 class Model(Spec):
     """A kind of network with its typed parameters; `build` makes one for an input shape and a number of classes."""
 
@@ -34,14 +41,34 @@ class Model(Spec):
         """A fresh network for inputs of `shape` (channels first, without the batch); draws its weights from torch."""
         raise TypeError(f"{type(self).__name__} must say how it is built")
 
+    def sane(self, shape: tuple[int, ...], classes: int) -> None:
+        """Refuse what no network can be built for."""
+        if classes < 1:
+            raise UsageError(f"model '{self.name}' needs at least one class, the data have {classes}")
+        if not shape or min(shape) < 1:
+            raise UsageError(f"model '{self.name}' needs samples that are not empty, the data have shape {shape}")
+
+
+class ByName(Model):
+    """A model whose class is made while running: it is pickled as its name and parameters, and found again by them."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _by_name, (self.dump(),)
+
+
+def _by_name(section: dict[str, Any]) -> Any:
+    return models.build(section, "model")
+
 
 class Models(Registry):
-    """The zoo, and any nn.Module class a user names by import path."""
+    """The zoo, and any nn.Module class, instance or factory a user names by import path."""
 
     def adopt(self, found: Any) -> Any:
         from polyfed.models.own import own_model
 
-        return own_model(found) if isinstance(found, type) and issubclass(found, nn.Module) else found
+        is_module = isinstance(found, type) and issubclass(found, nn.Module)
+        is_factory = callable(found) and not isinstance(found, type)
+        return own_model(found) if is_module or is_factory else found
 
 
 models = Models("model", "polyfed.models", Model)

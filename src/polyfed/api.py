@@ -1,0 +1,286 @@
+"""The Python API: make a federation, run a method, compare several, load what was run."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyfed.config import Config, Tree, make_config, merge, named_sections, read_config, unflatten
+from polyfed.data.federation import Federation
+from polyfed.data.sources.arrays import Arrays
+from polyfed.engine.base import Crew
+from polyfed.engine.folder import RunFolder
+from polyfed.engine.replay import Predictor, replay
+from polyfed.engine.rounds import Run, Watch
+from polyfed.engine.work import federation_of
+from polyfed.errors import DataError, UsageError
+from polyfed.measure.metrics import round_of_arrival
+from polyfed.methods.base import Method, methods
+from polyfed.models.own import hold
+from polyfed.report.progress import Silent, live
+from polyfed.report.tables import comparison_table
+
+__all__ = ["Comparison", "Result", "compare", "federation", "load", "methods", "resume", "run"]
+Source = str | Path | Mapping[str, Any]
+
+
+def federation(*sources: Source, **keys: Any) -> Federation:
+    """The clients' data a config describes: who holds what, before anything is trained."""
+    return federation_of(config_of(*sources, **keys))
+
+
+def run(
+    *sources: Source, out: str | Path | None = None, progress: bool | Watch = False, crew: Crew | None = None, **keys: Any
+) -> "Result":
+    """Run one experiment; sources are config files or mappings, keys come over them."""
+    config = config_of(*sources, **keys)
+    folder = RunFolder.create(config, Path(out) if out is not None else None)
+    return _work(config, folder, progress, crew)
+
+
+def resume(
+    path: str | Path, progress: bool | Watch = False, crew: Crew | None = None, workers: int | None = None, **objects: Any
+) -> "Result":
+    """Go on with a run where it stopped; a finished one just gives its result. Python objects are passed again."""
+    folder = RunFolder.existing(Path(path))
+    if folder.result() is not None:
+        return Result(folder.path)
+    tree = merge(folder.tree(), _objects(objects))
+    if workers is not None:
+        tree = merge(tree, {"engine": {"workers": workers}})
+    return _work(make_config(tree), folder, progress, crew)
+
+
+def load(path: str | Path) -> "Result":
+    """A run that was made before, finished or not."""
+    return Result(RunFolder.existing(Path(path)).path)
+
+
+def _work(config: Config, folder: RunFolder, progress: bool | Watch, crew: Crew | None) -> "Result":
+    mine = crew if crew is not None else config.engine.open()
+    try:
+        with _watching(progress) as watch:
+            Run(config, folder, mine, watch).go()
+    finally:
+        if crew is None:
+            mine.close()
+    return Result(folder.path)
+
+
+@contextmanager
+def _watching(progress: bool | Watch) -> Iterator[Watch]:
+    if progress is True:
+        with live() as watch:
+            yield watch
+    else:
+        yield progress or Silent()
+
+
+def config_of(*sources: Source, **keys: Any) -> Config:
+    """One checked Config from files, mappings and keys; Python objects may stand for data, model and method."""
+    trees = [read_config(Path(s)) if isinstance(s, str | Path) else unflatten(dict(s)) for s in sources]
+    return make_config(*map(_objects, [*trees, unflatten(keys)]))
+
+
+def _objects(tree: Tree) -> Tree:
+    """Arrays, modules and method classes given as Python objects become Specs that stand for them."""
+    made = dict(tree)
+    data, model, method = made.get("data"), made.get("model"), made.get("method")
+    if data is not None and not isinstance(data, str | Mapping | Arrays):
+        made["data"] = _held(data)
+    if isinstance(model, nn.Module) or (callable(model) and not isinstance(model, str | Mapping)):
+        made["model"] = hold(model)
+    if isinstance(method, type) and issubclass(method, Method):
+        made["method"] = method()
+    return made
+
+
+def _held(data: Any) -> Arrays:
+    """Arrays (x, y) or (x, y, x_test, y_test), or a torch data set, kept in this process."""
+    if isinstance(data, torch.utils.data.Dataset):
+        rows = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
+        return Arrays.hold(np.stack([np.asarray(x) for x, _ in rows]), np.array([int(y) for _, y in rows]))
+    if isinstance(data, Sequence) and len(data) in (2, 4):
+        return Arrays.hold(*data)
+    raise UsageError("data must be a name, arrays (x, y) or (x, y, x_test, y_test), or a torch data set")
+
+
+class Result:
+    """A run on disk, read: its numbers, its records, its models."""
+
+    def __init__(self, path: Path):
+        self.path, self.folder = path, RunFolder(path)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self.folder.result() is not None
+
+    @property
+    def config(self) -> Tree:
+        """The complete config."""
+        return self.folder.tree()
+
+    @property
+    def round(self) -> int:
+        """The last checkpointed round."""
+        found = sorted(p.name for p in (self.path / "checkpoints").glob("at-*"))
+        return int(found[-1].split("-")[1]) if found else 0
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Every number of the finished run."""
+        found = self.folder.result()
+        if found is None:
+            raise DataError(f"the run at '{self.path}' is not finished; go on with: polyfed resume {self.path}")
+        return found
+
+    def __getitem__(self, key: str) -> Any:
+        """A number by its place: result["personal.accuracy"]."""
+        value: Any = self.summary
+        for word in key.split("."):
+            value = value[word]
+        return value
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of everything that was learnt."""
+        return self.summary["fingerprint"]
+
+    def records(self, table: str) -> Any:
+        """A table of records as a pandas DataFrame: rounds, clients, classes or training."""
+        import pandas
+
+        path = self.path / f"{table}.csv"
+        if not path.exists():
+            raise DataError(f"the run at '{self.path}' has no {table}.csv")
+        return pandas.read_csv(path)
+
+    @property
+    def rounds(self) -> Any:
+        """Named numbers after each evaluated round."""
+        return self.records("rounds")
+
+    @property
+    def clients(self) -> Any:
+        """Named numbers of each client after each evaluated round."""
+        return self.records("clients")
+
+    def counts(self) -> dict[str, np.ndarray]:
+        """The final confusion counts per client, as arrays [client, true, predicted]."""
+        with np.load(self.path / "counts.npz", allow_pickle=False) as file:
+            return dict(file)
+
+    def round_of_arrival(self, level: float, measure: str = "global") -> int | None:
+        """RoA@x: the first evaluated round whose accuracy is at least `level`; None if never."""
+        rows = self.rounds
+        rows = rows[(rows["measure"] == measure)]
+        return round_of_arrival(list(zip(rows["round"], rows["accuracy"], strict=True)), level)
+
+    def client(self, id: int, **objects: Any) -> Predictor:
+        """The model that answers for a client."""
+        return replay(make_config(merge(self.folder.tree(), _objects(objects))), self.folder, id)
+
+    def global_model(self, **objects: Any) -> Predictor:
+        """The model that answers for all."""
+        return replay(make_config(merge(self.folder.tree(), _objects(objects))), self.folder, None)
+
+    def table(self) -> str:
+        """Its numbers as a table."""
+        return comparison_table([self.summary]).text()
+
+    def __repr__(self) -> str:
+        return f"<run {self.path}{'' if self.finished else ', not finished'}>"
+
+
+@dataclass
+class Comparison:
+    """Several methods on the same seeds, splits, initial models and batches."""
+
+    path: Path
+    results: list[Result]
+
+    @property
+    def summaries(self) -> list[dict[str, Any]]:
+        """The summary of each run."""
+        return [r.summary for r in self.results]
+
+    def table(self, form: str = "text") -> str:
+        """Mean ± std over seeds, as text, markdown, csv or latex."""
+        return getattr(comparison_table(self.summaries), form)()
+
+
+def compare(
+    *sources: Source,
+    methods: Sequence[str | Mapping[str, Any]],
+    seeds: int | Sequence[int] = 3,
+    out: str | Path | None = None,
+    progress: bool | Watch = False,
+    **keys: Any,
+) -> Comparison:
+    """Run each method on each seed; `fedprox={"mu": 0.1}` sets a method's own parameters. Workers serve all runs."""
+    configs = comparison_configs(*sources, methods=methods, seeds=seeds, **keys)
+    first = configs[0]
+    folder = comparison_folder(first, Path(out) if out is not None else None)
+    crew = first.engine.open()
+    results = []
+    try:
+        with _watching(progress) as watch:
+            for config in configs:
+                cell = RunFolder.create(config, folder / f"{config.method.name}-s{config.seed}".replace("/", "_"))
+                watch.say(f"{config.method.name}, seed {config.seed}")
+                Run(config, cell, crew, watch).go()
+                results.append(Result(cell.path))
+    finally:
+        crew.close()
+    made = Comparison(folder, results)
+    for form, ending in (("markdown", "md"), ("csv", "csv"), ("latex", "tex"), ("text", "txt")):
+        (folder / f"table.{ending}").write_text(made.table(form), encoding="utf-8")
+    return made
+
+
+def comparison_folder(config: Config, out: Path | None) -> Path:
+    """A new directory for the runs of a comparison."""
+    from polyfed.engine.folder import claim
+
+    return claim(out, f"compare-{config.data.name}")
+
+
+def comparison_configs(
+    *sources: Source, methods: Sequence[str | Mapping[str, Any]], seeds: int | Sequence[int] = 3, **keys: Any
+) -> list[Config]:
+    """One config per seed and method, each method with its own parameters; all checked before anything runs."""
+    names = _method_names(methods)
+    tree = unflatten(keys)
+    own = {name: tree.pop(name) for name in names if name in tree}
+    if "method" in tree:
+        raise UsageError("'method' has no place in a comparison; give methods=[...]")
+    chosen = [merge({"name": name}, own.get(name, {})) for name in names]
+    return [
+        config_of(*sources, **merge(named_sections(tree), {"method": one, "seed": seed}))
+        for seed in _seed_list(seeds)
+        for one in chosen
+    ]
+
+
+def _method_names(methods: Any) -> list[str]:
+    names = [methods] if isinstance(methods, str) else methods
+    if not isinstance(names, Sequence) or not names or not all(isinstance(n, str) for n in names):
+        raise UsageError(f"methods must be a list of names, for example methods=[fedavg,fedprox] (got {methods!r})")
+    twice = [n for n in names if list(names).count(n) > 1]
+    if twice:
+        raise UsageError(f"method '{twice[0]}' is in the comparison twice")
+    return list(names)
+
+
+def _seed_list(seeds: Any) -> list[int]:
+    found = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
+    ok = isinstance(found, Sequence) and found and all(isinstance(s, int) and s >= 0 for s in found)
+    if not ok or len(set(found)) != len(found):
+        raise UsageError(f"seeds must be a number of seeds from 1 on or a list of different seeds (got {seeds!r})")
+    return list(found)

@@ -1,0 +1,196 @@
+"""The command line: parses, calls the API, prints. Heavy imports wait until a command needs them."""
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from polyfed.errors import Interrupted, PolyfedError, UsageError
+
+app = typer.Typer(
+    name="polyfed",
+    help="Federated learning that ends in one good model per client.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [key=value ...]", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Out = Annotated[Path | None, typer.Option("--out", help="The run directory itself; it must not exist or be empty.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", show_default=False)]
+
+
+@app.command()
+def run(words: Words = None, out: Out = None, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Run one experiment; with no argument, FedAvg on digits."""
+    sources, keys = _read(words)
+    import polyfed
+
+    result = polyfed.run(*sources, keys, out=out, progress=not quiet)
+    _print(result.summary, as_json, lambda: _result_text(result))
+
+
+@app.command()
+def compare(words: Words = None, out: Out = None, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Compare methods over seeds: methods=[fedavg,fedprox] seeds=3 fedprox.mu=0.1."""
+    sources, keys = _read(words)
+    from polyfed.config import merge, read_config
+
+    tree: dict[str, Any] = {}
+    for source in sources:
+        tree = merge(tree, read_config(Path(source)))
+    tree = merge(tree, keys)
+    if "methods" not in tree:
+        raise UsageError("a comparison needs methods=[...], for example methods=[fedavg,fedprox]")
+    import polyfed
+    from polyfed.report.tables import CAPTION
+
+    made = polyfed.compare(out=out, progress=not quiet, **tree)
+    value = {"comparison": str(made.path), "runs": made.summaries, "table": made.table("csv")}
+    _print(value, as_json, lambda: f"\n{made.table()}\n{CAPTION}\n\nruns and tables: {made.path}")
+
+
+@app.command()
+def resume(
+    path: RunPath,
+    workers: Annotated[int | None, typer.Option(help="Another number of workers; the bits stay the same.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a run where it stopped; a finished one prints its result."""
+    import polyfed
+
+    if workers is not None and workers < 0:
+        raise UsageError("--workers must be 0 or more")
+    result = polyfed.resume(path, progress=not quiet, workers=workers)
+    _print(result.summary, as_json, lambda: _result_text(result))
+
+
+@app.command()
+def show(path: RunPath, as_json: Json = False, quiet: Quiet = False) -> None:
+    """What a run achieved, or how far it is."""
+    import polyfed
+
+    result = polyfed.load(path)
+    if result.finished:
+        _print(result.summary, as_json, lambda: _result_text(result))
+        return
+    value = {"run": str(path), "finished": False, "round": result.round, "rounds": result.config["rounds"]}
+    text = f"{path}: {value['round']} of {value['rounds']} rounds done; go on with: polyfed resume {path}"
+    _print(value, as_json, lambda: text)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(show_default=False)] = None, as_json: Json = False, quiet: Quiet = False
+) -> None:
+    """What there is, or one method: its paper, its parameters, what crosses the wire."""
+    from polyfed.report.catalogue import method_entries, method_text, methods_text
+
+    entries = method_entries(name)
+    _print(entries if name is None else entries[0], as_json, lambda: method_text(entries[0]) if name else methods_text(entries))
+
+
+@app.command()
+def data(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[get] [NAME]", show_default=False)] = None,
+    root: Annotated[Path | None, typer.Option(help="Where to put it.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """What data sets there are, one of them, or `data get NAME` to fetch one."""
+    from polyfed.report.catalogue import data_entries, data_text
+
+    match words or []:
+        case []:
+            entries = data_entries(None)
+        case ["get", name]:
+            from polyfed.data.sources.fetch import get
+
+            where = get(name, root, progress=not quiet)
+            _print({"name": name, "root": str(where)}, as_json, lambda: f"{name} is at {where}")
+            return
+        case [name] if name != "get":
+            entries = data_entries(name)
+        case _:
+            raise UsageError("say `polyfed data`, `polyfed data NAME` or `polyfed data get NAME`")
+    _print(entries if not words else entries[0], as_json, lambda: data_text(entries))
+
+
+@app.command()
+def split(words: Words = None, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Print and draw who holds what, before anything is trained."""
+    sources, keys = _read(words)
+    import polyfed
+    from polyfed.report.tables import split_text
+
+    described = polyfed.federation(*sources, keys).describe()
+    _print(described, as_json, lambda: split_text(described))
+
+
+def _read(words: list[str] | None) -> tuple[list[str], dict[str, Any]]:
+    """Config files first, then key=value words."""
+    from polyfed.config import read_assignments
+
+    given = words or []
+    files = [w for w in given if "=" not in w]
+    wrong = [w for w in files if not w.endswith((".yaml", ".yml")) and not Path(w).is_file()]
+    if wrong:
+        raise UsageError(f"'{wrong[0]}' is neither key=value nor a config file")
+    if len(files) > 1:
+        raise UsageError(f"one config file at most, not {len(files)}: {', '.join(files)}")
+    return files, read_assignments([w for w in given if "=" in w])
+
+
+def _result_text(result: Any) -> str:
+    from polyfed.report.tables import CAPTION
+
+    return f"\n{result.table()}\n{CAPTION}\n\nrun: {result.path}"
+
+
+def _print(value: Any, as_json: bool, text: Any) -> None:
+    sys.stdout.write((json.dumps(value, indent=1) if as_json else text()) + "\n")
+
+
+def main() -> None:
+    """The entry point: a mistake is one sentence on stderr and an exit code."""
+    sys.exit(call(sys.argv[1:]))
+
+
+def call(arguments: list[str]) -> int:
+    """The exit code of a command line; for `main`, and for tests in this process."""
+    try:
+        app(arguments, standalone_mode=False)
+    except PolyfedError as error:
+        return _say(str(error), error.exit_code)
+    except click.ClickException as error:
+        return _say(error.format_message(), 2)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return _say("interrupted", Interrupted.exit_code)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        if os.environ.get("POLYFED_DEBUG"):
+            traceback.print_exc()
+        hint = "POLYFED_DEBUG=1 shows where"
+        return _say(f"a fault in polyfed or a method: {type(error).__name__}: {error} ({hint})", 4)
+    return 0
+
+
+def _say(sentence: str, code: int) -> int:
+    sys.stderr.write(f"polyfed: {' '.join(sentence.split())}\n")
+    return code
+
+
+if __name__ == "__main__":
+    main()

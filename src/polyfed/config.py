@@ -1,0 +1,328 @@
+"""One typed tree for an experiment; an unknown key is an error that names the nearest one."""
+
+import importlib
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, field_validator, model_validator
+
+from polyfed.errors import UsageError, did_you_mean
+from polyfed.registry import Registry, Spec, registries, explain
+
+NAMED = ("method", "model", "data", "engine")  # sections for which a bare value sets the name
+Tree = dict[str, Any]
+
+
+class Section(BaseModel):
+    """A group of keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Train(Section):
+    """How a client descends."""
+
+    lr: float = Field(0.05, gt=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    nesterov: bool = False
+    weight_decay: float = Field(0.0, ge=0)
+    batch: int = Field(32, ge=1)
+    epochs: float = Field(1.0, gt=0)
+    clip: float | None = Field(None, gt=0)
+    schedule: Literal["constant", "cosine"] | dict[int, float] | tuple[float, int] = "constant"
+
+    @field_validator("schedule")
+    @classmethod
+    def _possible(cls, value: Any) -> Any:
+        if isinstance(value, dict) and not all(k >= 1 and v > 0 for k, v in value.items()):
+            raise ValueError("a schedule by round maps rounds from 1 on to learning rates above 0")
+        if isinstance(value, tuple) and not (value[0] > 0 and value[1] >= 1):
+            raise ValueError("a schedule [factor, rounds] needs a factor above 0 and at least 1 round")
+        return value
+
+    @model_validator(mode="after")
+    def _nesterov_needs_momentum(self) -> "Train":
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("train.nesterov needs train.momentum above 0")
+        return self
+
+    def lr_at(self, round: int, rounds: int) -> float:
+        """The learning rate of a round (rounds count from 1)."""
+        if isinstance(self.schedule, dict):
+            reached = [r for r in self.schedule if r <= round]
+            return self.schedule[max(reached)] if reached else self.lr
+        if isinstance(self.schedule, tuple):
+            return self.lr * self.schedule[0] ** ((round - 1) // self.schedule[1])
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * min(round - 1, rounds) / max(rounds, 1)))
+        return self.lr
+
+
+class Split(Section):
+    """Who holds what: long tail, then partition, then local train, validation and test."""
+
+    partition: InstanceOf[Spec]
+    clients: int = Field(20, ge=1)
+    longtail: float = Field(1.0, ge=1)
+    test: Literal["mirror", "none"] | Annotated[float, Field(gt=0, lt=1)] = 0.2
+    val: float = Field(0.0, ge=0, lt=1)
+    heldout: int = Field(0, ge=0)
+    seed: int | None = None
+
+    @model_validator(mode="after")
+    def _somebody_trains(self) -> "Split":
+        if self.heldout >= self.clients:
+            raise ValueError(f"split.heldout={self.heldout} leaves none of the {self.clients} clients to train")
+        if isinstance(self.test, float) and self.test + self.val >= 1:
+            raise ValueError("split.test and split.val together leave nothing to train on")
+        return self
+
+
+class Eval(Section):
+    """When and how results are measured."""
+
+    every: int = Field(1, ge=1)
+    batch: int = Field(128, ge=1)
+    clients: int | Literal["all"] = "all"
+    classes: bool | Literal["auto"] = "auto"
+
+    @field_validator("clients")
+    @classmethod
+    def _some(cls, value: Any) -> Any:
+        if value != "all" and value < 1:
+            raise ValueError("give at least 1 client or 'all'")
+        return value
+
+
+class Gate(Section):
+    """What an upload must pass."""
+
+    norm: float = Field(1000.0, gt=0)
+
+
+class Faults(Section):
+    """What goes wrong on purpose."""
+
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+
+class Checkpoint(Section):
+    """How often the run is saved, and how many of the savings are kept."""
+
+    every: int = Field(1, ge=1)
+    keep: int = Field(2, ge=1)
+
+
+class Config(Section):
+    """One experiment, complete."""
+
+    method: InstanceOf[Spec]
+    data: InstanceOf[Spec]
+    split: Split
+    model: InstanceOf[Spec]
+    train: Train = Train()
+    rounds: int = Field(20, ge=1)
+    participation: float = Field(1.0, gt=0, le=1)
+    sampling: Literal["fixed", "bernoulli"] = "fixed"
+    weighting: Literal["sample", "uniform"] | None = None
+    buffers: Literal["shared", "local"] | None = None
+    seed: int = Field(0, ge=0)
+    device: str = "auto"
+    eval: Eval = Eval()
+    gate: Gate = Gate()
+    faults: Faults = Faults()
+    checkpoint: Checkpoint = Checkpoint()
+    init: str | None = None
+    engine: InstanceOf[Spec]
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, value: str) -> str:
+        if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value):
+            raise ValueError("device is auto, cpu, mps, cuda or cuda:N")
+        return value
+
+    def dump(self) -> Tree:
+        """The complete tree, from which the same experiment is made again."""
+        tree: Tree = {}
+        for key in type(self).model_fields:
+            value = getattr(self, key)
+            if isinstance(value, Spec):
+                tree[key] = value.dump()
+            elif isinstance(value, Split):
+                partition = value.partition.dump()
+                tree[key] = {"partition": partition.pop("name"), **_plain(value, skip="partition"), **partition}
+            else:
+                tree[key] = _plain(value) if isinstance(value, Section) else value
+        return tree
+
+
+def _plain(section: Section, skip: str = "") -> Tree:
+    return section.model_dump(mode="json", exclude={skip} if skip else None)
+
+
+DEFAULTS: Tree = {
+    "method": "fedavg",
+    "data": "digits",
+    "split": {"partition": "dirichlet"},
+    "model": "mlp",
+    "engine": "local",
+}
+
+
+def make_config(*trees: Tree) -> Config:
+    """One checked Config from trees, the later ones over the earlier."""
+    tree = named_sections(DEFAULTS)
+    for layer in trees:
+        tree = merge(tree, named_sections(layer))
+    known = set(Config.model_fields)
+    for name in NAMED:
+        tree[name] = _registry(name).build(tree[name], name)
+    split = tree["split"]
+    if isinstance(split, dict):
+        tree["split"] = _split(split)
+    try:
+        return Config(**tree)
+    except ValidationError as error:
+        raise UsageError(_locate(error, known)) from None
+
+
+def _split(section: Tree) -> Split:
+    """Keys that are not every split's belong to the chosen partition."""
+    common = set(Split.model_fields)
+    own = {k: v for k, v in section.items() if k not in common}
+    chosen = section.get("partition", "dirichlet")
+    spec = _registry("partition").get(chosen) if not isinstance(chosen, Spec) else type(chosen)
+    unknown = [k for k in own if k not in spec.model_fields]
+    if unknown:
+        hint = did_you_mean(unknown[0], common | set(spec.model_fields))
+        raise UsageError(f"unknown key 'split.{unknown[0]}' for partition '{spec.name}'; {hint}")
+    partition = _registry("partition").build(chosen if isinstance(chosen, Spec) else {"name": chosen, **own}, "split")
+    try:
+        return Split(**{**{k: v for k, v in section.items() if k in common}, "partition": partition})
+    except ValidationError as error:
+        raise UsageError(explain(error, "split", common, "split")) from None
+
+
+def _locate(error: ValidationError, known: set[str]) -> str:
+    """Explain a mistake in a fixed section, with that section's own keys as suggestions."""
+    location = error.errors(include_url=False)[0]["loc"]
+    section = Config.model_fields[str(location[0])].annotation if location and str(location[0]) in known else None
+    if len(location) > 1 and isinstance(section, type) and issubclass(section, Section):
+        return explain(error, "", set(section.model_fields), f"'{location[0]}'")
+    return explain(error, "", known, "an experiment")
+
+
+def _registry(kind: str) -> Registry:
+    """The registry of a kind, importing the room that owns it on first use."""
+    homes = {
+        "method": "polyfed.methods",
+        "model": "polyfed.models",
+        "data": "polyfed.data.sources",
+        "partition": "polyfed.data.partition",
+        "engine": "polyfed.engine",
+    }
+    if kind not in registries:
+        importlib.import_module(homes[kind])
+    return registries[kind]
+
+
+def named_sections(tree: Tree) -> Tree:
+    """A bare value for method, model, data or engine becomes its name; so does one for a nested base."""
+    made = {}
+    for key, value in tree.items():
+        if key in (*NAMED, "base") and isinstance(value, str):
+            value = {"name": value}
+        made[key] = named_sections(value) if isinstance(value, dict) else value
+    return made
+
+
+def merge(under: Tree, over: Tree) -> Tree:
+    """Two trees as one; where both say something the second holds."""
+    made = dict(under)
+    for key, value in over.items():
+        below = made.get(key)
+        made[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return made
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that reads 1e-5 as a number, only true and false as truth values, and refuses a key said twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(k, deep=True) for k, _ in node.value]  # type: ignore[no-untyped-call]
+        twice = [k for k in keys if keys.count(k) > 1]
+        if twice:
+            raise yaml.YAMLError(f"the key '{twice[0]}' is given twice")
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, rule) for tag, rule in rules if not tag.endswith((":bool", ":float", ":timestamp", ":int"))]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _rule, _first in (
+    ("bool", r"true|True|false|False", "tTfF"),
+    ("int", r"[-+]?\d+", "-+0123456789"),
+    ("float", r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?|[-+]?\.inf|\.nan", "-+.0123456789"),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_rule})$"), list(_first))
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
+
+
+def read_yaml(text: str, where: str) -> Any:
+    """Plain data from YAML text; anything else is one sentence."""
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" at line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UsageError(f"{where} is not valid YAML{line}: {problem}") from None
+    finally:
+        loader.dispose()  # type: ignore[no-untyped-call]
+
+
+def read_config(path: Path) -> Tree:
+    """The tree of a config file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read config file '{path}': {getattr(error, 'strerror', None) or error}") from None
+    tree = read_yaml(text, f"config file '{path}'")
+    if not isinstance(tree, dict):
+        raise UsageError(f"config file '{path}' must hold keys and values, not {type(tree).__name__}")
+    if not all(isinstance(k, str) for k in tree):
+        raise UsageError(f"config file '{path}' has a key that is not a word")
+    return unflatten(tree)
+
+
+def unflatten(tree: Tree) -> Tree:
+    """`train.lr: 0.1` means the same as `train: {lr: 0.1}`, in a file as on the command line."""
+    made: Tree = {}
+    for key, value in tree.items():
+        layer = unflatten(value) if isinstance(value, dict) and all(isinstance(k, str) for k in value) else value
+        for word in reversed(str(key).split(".")):
+            layer = {word: layer}
+        made = merge(named_sections(made), named_sections(layer))
+    return made
+
+
+def read_assignments(words: list[str]) -> Tree:
+    """The tree of `key=value` words from a command line."""
+    tree: Tree = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*", key):
+            raise UsageError(f"'{word}' is not key=value, for example train.lr=0.1")
+        tree = merge(named_sections(tree), named_sections(unflatten({key: read_yaml(text, f"the value of '{key}'")})))
+    return tree
+
+
+def write_yaml(tree: Tree) -> str:
+    """A tree as YAML that reads back the same."""
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,1 @@
+"""What each client holds: sources, long tail, partitions, and the federation made of them."""

@@ -1,0 +1,178 @@
+"""The clients' data: per client train, validation and test, plus a global test set, all views of one pool."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from polyfed.data.augment import Augmenter, augmenter
+from polyfed.data.samples import Pool, Samples
+from polyfed.data.sources.base import Dataset, Source, load_cached
+from polyfed.data.split import Options, Split, split_dataset
+from polyfed.data.strata import Indices
+from polyfed.errors import UsageError
+from polyfed.rng import generator
+
+__all__ = ["ClientData", "Federation", "Options", "Split", "federation", "split_dataset"]
+CHUNK = 2048  # images resized at a time
+
+
+def federation(
+    source: Source, options: Options, seed: int, size: int | None = None, device: torch.device | str | None = None
+) -> "Federation":
+    """Load a source, split it, and put it into one pool; images are resized if `size` (or else data.size) says so."""
+    dataset = load_cached(source)
+    split = split_dataset(dataset, options, seed, source.limit)
+    wanted = None if source.size == "auto" else source.size
+    return Federation(dataset, split, wanted if size is None else size, source.augment, device)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """What one client holds, as views of the pool."""
+
+    id: int
+    name: str
+    train: Samples
+    val: Samples
+    test: Samples
+    classes: int
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """How many training samples of every class it has."""
+        return torch.bincount(self.train.y.flatten(), minlength=self.classes)
+
+
+class Federation:
+    """All clients and the global test set of one data set under one split."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        split: Split,
+        side: int | None = None,
+        augment: str = "none",
+        device: torch.device | str | None = None,
+    ):
+        for key, value, given in (("size", side, side is not None), ("augment", augment, augment != "none")):
+            if given and not dataset.images:
+                raise UsageError(f"data.{key}={value} is for images, and {dataset.name} holds none")
+        self.dataset, self.split, self.notes = dataset, split, dict(split.notes)
+        x = dataset.x
+        if side is not None and x.shape[1:3] != (side, side):
+            x = resized(x, side)
+            self.notes["resized"] = side
+        pool = as_pool(dataset, x)
+        self.pool = pool if device is None else pool.to(torch.device(device))
+        self._augment = augment
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return self.dataset.classes
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What they are called."""
+        return self.dataset.class_names
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a sample, channels first."""
+        return tuple(self.pool.x.shape[1:])
+
+    @cached_property
+    def clients(self) -> list[ClientData]:
+        """Everyone, by id; index views, so that ten thousand of them are cheap."""
+        return [self._client(k) for k in range(len(self.split))]
+
+    @property
+    def heldout(self) -> tuple[int, ...]:
+        """Ids of the clients that never train."""
+        return self.split.heldout
+
+    @cached_property
+    def participants(self) -> tuple[int, ...]:
+        """Ids of the clients that may train."""
+        return tuple(sorted(set(range(len(self.split))) - set(self.heldout)))
+
+    @cached_property
+    def global_test(self) -> Samples:
+        """What a global model is tested on."""
+        return self.view(self.split.global_test)
+
+    @cached_property
+    def augment(self) -> Augmenter | None:
+        """The random changes for prepared training batches: augment(x, generator)."""
+        black = -self.pool.mean / self.pool.std if self.pool.mean is not None and self.pool.std is not None else None
+        return augmenter(self._augment, black)
+
+    def view(self, rows: Indices) -> Samples:
+        """These rows of the pool."""
+        return Samples(self.pool, torch.from_numpy(rows).to(self.pool.y.device))
+
+    def without_public(self, n: int, seed: int) -> tuple[Samples, Samples]:
+        """n random samples of the global test set for the server, and the test set that remains."""
+        rows = self.split.global_test
+        if not 0 <= n < len(rows):
+            raise UsageError(f"{n} public samples cannot be taken out of a global test set of {len(rows)}")
+        public = np.zeros(len(rows), bool)
+        public[generator(seed, "public").choice(len(rows), n, replace=False)] = True
+        return self.view(rows[public]), self.view(rows[~public])
+
+    def describe(self) -> dict[str, Any]:
+        """The split as plain data.
+
+        `counts` are a client's training samples per class; total, imbalance_factor (largest over smallest class) and
+        mean_distance (total variation between a client's label distribution and the federation's, mean over clients)
+        are over all a client was given: train, validation and held-out test.
+        """
+        held = np.stack([self._held_counts(k) for k in range(len(self.split))])
+        present = held.sum(axis=0)
+        apart = np.abs(held / held.sum(axis=1, keepdims=True) - present / present.sum()).sum(axis=1) / 2
+        return {
+            "total": int(held.sum()),
+            "classes": self.classes,
+            "global_test": len(self.split.global_test),
+            "clients": [_row(client) for client in self.clients],
+            "imbalance_factor": float(present.max() / present[present > 0].min()),
+            "mean_distance": float(apart.mean()),
+            "notes": dict(self.notes),
+        }
+
+    def _client(self, k: int) -> ClientData:
+        train, val, test = (self.view(part[k]) for part in (self.split.train, self.split.val, self.split.test))
+        return ClientData(k, self.split.names[k], train, val, test, self.classes)
+
+    def _held_counts(self, k: int) -> np.ndarray:
+        return np.bincount(self.dataset.labels[self.split.held(k)], minlength=self.classes)
+
+
+def _row(client: ClientData) -> dict[str, Any]:
+    sizes = {"train": len(client.train), "val": len(client.val), "test": len(client.test)}
+    return {"id": client.id, "name": client.name, **sizes, "counts": client.counts.tolist()}
+
+
+def as_pool(dataset: Dataset, x: np.ndarray) -> Pool:
+    """Samples as tensors: channels first to the eye, channels last in memory for images."""
+    tensor = torch.from_numpy(x)
+    if dataset.images:
+        tensor = tensor.permute(0, 3, 1, 2)
+    spread = (-1, *[1] * (tensor.dim() - 2))
+    mean, std = (None if v is None else torch.tensor(v).view(spread) for v in (dataset.mean, dataset.std))
+    return Pool(tensor, torch.from_numpy(dataset.y.copy()), mean, std)
+
+
+def resized(images: np.ndarray, side: int) -> np.ndarray:
+    """uint8 images [N, H, W, C] at another side, bilinear with anti-aliasing."""
+    made = np.empty((len(images), side, side, images.shape[3]), np.uint8)
+    for start in range(0, len(images), CHUNK):
+        some = torch.from_numpy(images[start : start + CHUNK]).permute(0, 3, 1, 2).float()
+        some = functional.interpolate(some, size=(side, side), mode="bilinear", antialias=True)
+        made[start : start + CHUNK] = some.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).numpy()
+    return made

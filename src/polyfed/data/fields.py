@@ -1,0 +1,17 @@
+"""Kinds of parameters that sources and partitions share."""
+
+from typing import Any
+
+from pydantic import BeforeValidator
+
+
+def whole_or(*words: str, least: int = 1) -> BeforeValidator:
+    """A field that is a whole number from `least` on or one of these words; anything else gets one sentence."""
+
+    def check(value: Any) -> Any:
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        if whole or (isinstance(value, str) and value in words):
+            return value
+        raise ValueError(f"expected a whole number from {least} on or {' or '.join(map(repr, words))}")
+
+    return BeforeValidator(check)

@@ -1,0 +1,149 @@
+"""What every source gives: a Dataset, checked in one place, loaded once per process."""
+
+import json
+import os
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+
+from polyfed.data.fields import whole_or
+from polyfed.errors import DataError
+from polyfed.registry import Registry, Spec, param
+
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """All samples of a source: official training rows first, then official test rows.
+
+    Images are uint8 [N, H, W, C], anything else float32 with channels first; mean and std are per channel in raw
+    units; users and domains are places in their tuples of names, or -1 for nobody. Where `pooled_users` is true, test
+    rows belong to users as training rows do, so that splitting by user takes both.
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    train: int
+    class_names: tuple[str, ...]
+    mean: Numbers | None = None
+    std: Numbers | None = None
+    users: np.ndarray | None = None
+    user_names: tuple[str, ...] = ()
+    domains: np.ndarray | None = None
+    domain_names: tuple[str, ...] = ()
+    pooled_users: bool = False
+    notes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        complaint = _complaint(self)
+        if complaint:
+            raise DataError(f"{self.name}: {complaint}")
+
+    @property
+    def images(self) -> bool:
+        """Whether x holds pixels."""
+        return self.x.dtype == np.uint8
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a sample, channels first."""
+        rest = self.x.shape[1:]
+        return (rest[-1], *rest[:-1]) if self.images else tuple(rest)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """What a split goes by: one class per row."""
+        return self.y
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are, whether or not every one has samples."""
+        return len(self.class_names)
+
+
+def _complaint(data: Dataset) -> str:
+    """What is wrong with a Dataset, or nothing."""
+    n = len(data.x)
+    if len(data.y) != n:
+        return f"{n} samples but {len(data.y)} labels"
+    if not n or not 0 <= data.train <= n:
+        return f"{data.train} training samples among {n}"
+    if data.x.dtype not in (np.uint8, np.float32) or (data.images and data.x.ndim != 4):
+        return f"samples must be uint8 images [N, H, W, C] or float32, not {data.x.dtype} {list(data.x.shape)}"
+    low, high = int(data.y.min()), int(data.y.max())
+    if low < 0 or high >= data.classes:
+        return f"labels run from {low} to {high}, expected 0 to {data.classes - 1}"
+    if not data.images and not np.isfinite(data.x).all():
+        row = int(np.flatnonzero(~np.isfinite(data.x.reshape(n, -1)).all(axis=1))[0])
+        return f"row {row} holds a value that is not a finite number"
+    return _strange_ids(data.users, data.user_names, n, "user") or _strange_ids(
+        data.domains, data.domain_names, n, "domain"
+    )
+
+
+def _strange_ids(ids: np.ndarray | None, names: tuple[str, ...], n: int, what: str) -> str:
+    if ids is None:
+        return ""
+    if len(ids) != n:
+        return f"{n} samples but {len(ids)} {what} ids"
+    return "" if ids.min() >= -1 and ids.max() < len(names) else f"a {what} id without a name"
+
+
+class Source(Spec):
+    """A place samples come from."""
+
+    root: Path | None = param(None, "folder of its files; else $POLYFED_DATA/<name>, else ~/.cache/polyfed/<name>")
+    limit: int | None = param(None, "training samples kept per class", ge=1)
+    size: Annotated[int | Literal["auto"], whole_or("auto")] = param(
+        "auto", "side to which images are resized; auto: only where they are too small for the model"
+    )
+    augment: Literal["none", "flip", "crop", "crop+flip"] = param("none", "random changes to training images")
+
+    def load(self) -> Dataset:
+        """Read all samples."""
+        raise TypeError(f"{type(self).__name__} must say how it is loaded")
+
+    def home(self) -> Path:
+        """The folder its files belong in."""
+        if self.root is not None:
+            return self.root.expanduser()
+        above = os.environ.get("POLYFED_DATA")
+        return (Path(above) if above else Path("~/.cache/polyfed")).expanduser() / self.name
+
+
+sources = Registry("data", "polyfed.data.sources", Source)
+source = sources.register
+
+_loaded: OrderedDict[str, Dataset] = OrderedDict()
+KEPT = 2  # data sets are large
+
+
+def load_cached(wanted: Source) -> Dataset:
+    """The samples of a source; the last few are kept, so that one process reads the same files once."""
+    settings = {k: v for k, v in wanted.dump().items() if k not in ("limit", "augment")}  # these change no file
+    key = json.dumps([settings, str(wanted.home())], sort_keys=True)
+    if key not in _loaded:
+        _loaded[key] = wanted.load()
+        while len(_loaded) > KEPT:
+            _loaded.popitem(last=False)
+    _loaded.move_to_end(key)
+    return _loaded[key]
+
+
+def broken(name: str, path: Path, what: str) -> DataError:
+    """A file that is missing, truncated or foreign, what was expected, and the way out."""
+    return DataError(f"{name}: {path} {what}; `polyfed data get {name}` brings it")
+
+
+def find(name: str, folders: list[Path], file: str, *endings: str) -> Path:
+    """The first of these folders that holds the file, with one of the endings."""
+    for folder in folders:
+        for ending in endings or ("",):
+            if (folder / f"{file}{ending}").is_file():
+                return folder / f"{file}{ending}"
+    raise broken(name, folders[0] / file, "is missing")

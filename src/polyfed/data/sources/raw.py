@@ -1,0 +1,65 @@
+"""Arrays of unknown origin made into what a Dataset holds."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyfed.data.sources.base import Numbers
+from polyfed.errors import DataError
+
+
+def as_samples(x: Any, where: str) -> np.ndarray:
+    """uint8 [N, H, W] or [N, H, W, C] as images, any other numbers as float32."""
+    array = np.asarray(x)
+    if array.dtype.kind not in "uifb" or array.ndim < 2:
+        raise DataError(f"{where}: samples must be an array of numbers [N, ...], not {array.dtype} {list(array.shape)}")
+    if array.dtype != np.uint8 or array.ndim not in (3, 4):
+        return np.ascontiguousarray(array, np.float32)
+    if array.ndim == 3:
+        array = array[..., None]
+    if array.shape[3] > 4 and array.shape[1] in (1, 3):
+        raise DataError(f"{where}: uint8 images are [N, H, W, C], but {list(array.shape)} looks like [N, C, H, W]")
+    return np.ascontiguousarray(array)
+
+
+def as_labels(y: Any, where: str) -> np.ndarray:
+    """Whole numbers, one per sample."""
+    array = np.asarray(y)
+    if array.dtype.kind not in "uib" or array.ndim != 1:
+        raise DataError(f"{where}: labels must be whole numbers [N], not {array.dtype} {list(array.shape)}")
+    return array.astype(np.int64)
+
+
+def read_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """x and y of an .npz file; nothing in it can execute."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            x, y = file["x"], file["y"]
+    except KeyError:
+        raise DataError(f"{path} must hold the arrays x and y") from None
+    except Exception as error:  # zipfile, zlib, numpy and the file system each have their own
+        raise DataError(f"{path} is not a readable .npz file of plain numbers: {error}") from None
+    x, y = as_samples(x, str(path)), as_labels(y, str(path))
+    if len(x) != len(y):
+        raise DataError(f"{path} holds {len(x)} samples but {len(y)} labels")
+    return x, y
+
+
+def pixel_statistics(images: np.ndarray) -> tuple[Numbers, Numbers]:
+    """Mean and standard deviation of every channel, exactly, without a float copy of the images."""
+    levels = np.arange(256)
+    means, stds = [], []
+    for channel in range(images.shape[3]):
+        counts = np.bincount(images[..., channel].ravel(), minlength=256) / images[..., channel].size
+        mean = float(counts @ levels)
+        means.append(mean)
+        stds.append(float(np.sqrt(counts @ (levels - mean) ** 2)) or 1.0)
+    return tuple(means), tuple(stds)
+
+
+def channel_statistics(rows: np.ndarray) -> tuple[Numbers, Numbers]:
+    """Mean and standard deviation of every channel of [N, C, ...] numbers."""
+    axes = (0, *range(2, rows.ndim))
+    mean, std = rows.mean(axes, dtype=np.float64), rows.std(axes, dtype=np.float64)
+    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

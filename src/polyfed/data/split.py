@@ -1,0 +1,184 @@
+"""Long tail, then partition, then local train, validation and test: index arrays, a pure function of labels and a seed."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from polyfed.data.longtail import limited, long_tail
+from polyfed.data.partition import Parted, Partition, noted
+from polyfed.data.sources.base import Dataset
+from polyfed.data.strata import Indices, hold_out
+from polyfed.errors import UsageError
+from polyfed.rng import generator
+
+
+class Options(Protocol):
+    """What the config says about a split; `clients` may be None where the data decide (users)."""
+
+    @property
+    def partition(self) -> Partition: ...
+    @property
+    def clients(self) -> int | None: ...
+    @property
+    def longtail(self) -> float: ...
+    @property
+    def test(self) -> float | Literal["mirror", "none"]: ...
+    @property
+    def val(self) -> float: ...
+    @property
+    def heldout(self) -> int: ...
+    @property
+    def seed(self) -> int | None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Who holds which rows of the pool. Where tests are `mirrored`, they come from the official test part."""
+
+    train: tuple[Indices, ...]
+    val: tuple[Indices, ...]
+    test: tuple[Indices, ...]
+    global_test: Indices
+    heldout: tuple[int, ...]
+    names: tuple[str, ...]
+    mirrored: bool
+    notes: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    def held(self, client: int) -> Indices:
+        """All rows that the partition gave to a client: what it trains, validates and (unless mirrored) tests on."""
+        mine = [self.train[client], self.val[client]]
+        return np.concatenate(mine if self.mirrored else [*mine, self.test[client]])
+
+    def digest(self) -> str:
+        """A fingerprint of every index array, for the record."""
+        digest = hashlib.sha256()
+        for rows in (*self.train, *self.val, *self.test, self.global_test, np.array(self.heldout)):
+            digest.update(len(rows).to_bytes(8, "big"))
+            digest.update(rows.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+
+class Local(NamedTuple):
+    """One client's rows."""
+
+    train: Indices
+    val: Indices
+    test: Indices
+
+
+def split_dataset(dataset: Dataset, options: Options, seed: int, limit: int | None = None) -> Split:
+    """Divide a data set as the options say; split.seed, where given, takes the place of the run's seed throughout."""
+    seed = seed if options.seed is None else options.seed
+    by = options.partition.by
+    pooled = by == "users" and dataset.pooled_users
+    rows, notes = _pool(dataset, len(dataset.y) if pooled else dataset.train, options.longtail, limit, seed)
+    ids = getattr(dataset, by) if by else None
+    origin = ids[rows] if ids is not None else None
+    rng = generator(seed, "partition")
+    parted = options.partition.split(dataset.labels[rows], options.clients, dataset.classes, rng, origin)
+    _check(options.partition, parted, len(rows))
+    parts = [rows[part] for part in parted.parts]
+    official = np.arange(0) if pooled else np.arange(dataset.train, len(dataset.y))
+    locals_, left = _local(dataset, options, parts, official, seed)
+    notes = {**dataset.notes, **notes, **parted.notes, **left}
+    train, val, test = (tuple(column) for column in zip(*locals_, strict=True))
+    return Split(
+        train=train,
+        val=val,
+        test=test,
+        global_test=official if len(official) else np.sort(np.concatenate(test)),
+        heldout=_held_out(len(parts), options.heldout, seed),
+        names=_names(dataset, options.partition, parted),
+        mirrored=options.test == "mirror",
+        notes=notes,
+    )
+
+
+def _pool(dataset: Dataset, n: int, factor: float, limit: int | None, seed: int) -> tuple[Indices, dict[str, int]]:
+    """The rows to divide: the first n of the pool, limited per class, then long-tailed."""
+    labels, classes = dataset.labels[:n], dataset.classes
+    rows = limited(labels, classes, limit, generator(seed, "limit"))
+    tail = rows[long_tail(labels[rows], classes, factor, generator(seed, "longtail"))]
+    return tail, noted(limit_left_out=n - len(rows), longtail_left_out=len(rows) - len(tail))
+
+
+def _check(partition: Partition, parted: Parted, n: int) -> None:
+    """Whatever the partition is, and whoever wrote it: nobody is empty and no sample has two owners."""
+    everything = np.concatenate(parted.parts) if parted.parts else np.array([], np.int64)
+    if not parted.parts or not all(len(part) for part in parted.parts):
+        raise UsageError(f"partition '{partition.name}' leaves a client without a sample; use fewer clients")
+    if len(np.unique(everything)) != len(everything) or everything.min() < 0 or everything.max() >= n:
+        raise UsageError(f"partition '{partition.name}' gives a sample to two clients, or one that does not exist")
+
+
+def _local(
+    dataset: Dataset, options: Options, parts: list[Indices], official: Indices, seed: int
+) -> tuple[list[Local], dict[str, int]]:
+    """Every client's train, validation and test rows, and who had to go without."""
+    kept, tests, notes = parts, [np.array([], np.int64)] * len(parts), dict[str, int]()
+    if options.test == "mirror":
+        tests, notes = _mirrored(dataset, options, parts, official, seed)
+    elif options.test != "none" and options.test > 0:
+        kept, tests = _hold_out_all(dataset, options.partition, parts, options.test, seed, "local test")
+    train, vals = kept, [np.array([], np.int64)] * len(parts)
+    if options.val > 0:
+        train, vals = _hold_out_all(dataset, options.partition, kept, options.val, seed, "local val")
+    without = noted(
+        without_test=_empty(tests) if options.test != "none" else 0, without_val=_empty(vals) if options.val > 0 else 0
+    )
+    return [Local(*three) for three in zip(train, vals, tests, strict=True)], {**notes, **without}
+
+
+def _hold_out_all(
+    dataset: Dataset, partition: Partition, parts: list[Indices], fraction: float, seed: int, purpose: str
+) -> tuple[list[Indices], list[Indices]]:
+    """Each client's rows as kept and held-out ones; a single sample is kept, and one always is."""
+    kept, held = [], []
+    for client, rows in enumerate(parts):
+        count = min(partition.test_count(len(rows), fraction), len(rows) - 1)
+        stay, leave = hold_out(dataset.labels[rows], count, generator(seed, purpose, client))
+        kept.append(np.sort(rows[stay]))
+        held.append(np.sort(rows[leave]))
+    return kept, held
+
+
+def _mirrored(
+    dataset: Dataset, options: Options, parts: list[Indices], official: Indices, seed: int
+) -> tuple[list[Indices], dict[str, int]]:
+    """Official test rows under the same long tail, dealt by each client's share of every class (methods.md 7.5)."""
+    if not len(official):
+        raise UsageError(f"split.test=mirror needs official test samples, and {dataset.name} has none for this split")
+    labels = dataset.labels
+    rng = generator(seed, "mirror")
+    rows = official[long_tail(labels[official], dataset.classes, options.longtail, rng)]
+    counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in parts])
+    tests = [rows[test] for test in options.partition.mirror(counts, labels[rows], rng)]
+    return tests, noted(mirror_left_out=len(official) - len(np.unique(np.concatenate(tests))))
+
+
+def _empty(parts: Iterable[Indices]) -> int:
+    return sum(not len(part) for part in parts)
+
+
+def _held_out(clients: int, count: int, seed: int) -> tuple[int, ...]:
+    """The clients that never train."""
+    if count >= clients:
+        raise UsageError(f"split.heldout={count} leaves none of the {clients} clients to train; at most {clients - 1}")
+    return tuple(sorted(generator(seed, "heldout").choice(clients, count, replace=False).tolist()))
+
+
+def _names(dataset: Dataset, partition: Partition, parted: Parted) -> tuple[str, ...]:
+    """A user's client has the user's name; others are numbered."""
+    width = len(str(len(parted.parts) - 1))
+    numbers = [f"{k:0{width}d}" for k in range(len(parted.parts))]
+    if parted.origins is None:
+        return tuple(f"client-{number}" for number in numbers)
+    if partition.by == "users":
+        return tuple(dataset.user_names[origin] for origin in parted.origins)
+    return tuple(f"{dataset.domain_names[o]}-{n}" for o, n in zip(parted.origins, numbers, strict=True))

@@ -1,0 +1,41 @@
+"""Who runs the work: an engine is chosen by name and opens a crew; a crew takes jobs and gives outcomes, in any order."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from polyfed.config import Config
+from polyfed.engine.memory import MemoryStore
+from polyfed.engine.work import Job, Outcome, World
+from polyfed.registry import Registry, Spec, param
+
+
+class Crew(Protocol):
+    """Engines under way. `begin` gives it a run; `run` does jobs; `close` ends it."""
+
+    def begin(self, config: Config, world: World, store: MemoryStore) -> None:
+        """Work for this run from now on."""
+
+    def hello(self) -> Iterator[Outcome]:
+        """What every client says of itself."""
+
+    def run(self, jobs: Sequence[Job], deadline: float | None, meanwhile: Callable[[], None] | None) -> Iterator[Outcome]:
+        """Do the jobs; `meanwhile` is called once, while they run."""
+
+    def close(self) -> None:
+        """End every process."""
+
+
+class Engine(Spec):
+    """What every engine takes."""
+
+    server_threads: int = param(1, "threads the server computes with, part of a run's identity", ge=1)
+    quorum: float = param(0.5, "share of the selected clients below which a round is drawn again", ge=0, le=1)
+    deadline: float | None = param(None, "seconds after which a round goes on without the missing clients", gt=0)
+
+    def open(self) -> Crew:
+        """A crew, ready for runs."""
+        raise TypeError(f"engine '{self.name}' must say how it opens")
+
+
+engines = Registry("engine", "polyfed.engine", Engine)
+engine = engines.register

@@ -1,0 +1,79 @@
+"""What every upload passes before it may touch the global model: declared keys, shapes, finite, and not too long."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from polyfed.message import Field, Message, Wire
+from polyfed.params import Layout
+
+
+class Gate:
+    """Checks messages against a method's wire; a reason means rejected."""
+
+    def __init__(self, wire: Wire, layout: Layout, dims: Mapping[str, int], norm: float):
+        self.wire, self.layout, self.dims, self.norm = wire, layout, dims, norm
+
+    def reason(self, up: Message, down: Message) -> tuple[str, str] | None:
+        """Why this upload is rejected, as (kind, sentence), or None."""
+        free: dict[str, int] = {}
+        declared = set(self.wire.up) | {f"{n}.integers" for n, f in self.wire.up.items() if f.part is not None}
+        for name in up:
+            if name not in declared:
+                return "undeclared", f"'{name}' is not declared by the method"
+        for name, field in self.wire.up.items():
+            if name not in up:
+                if field.optional:
+                    continue
+                return "missing", f"'{name}' is missing"
+            fault = self._shape(name, field, up, free) or self._content(name, field, up, down)
+            if fault:
+                return fault
+        return None
+
+    def _shape(self, name: str, field: Field, up: Message, free: dict[str, int]) -> tuple[str, str] | None:
+        value = up[name]
+        if field.kind == "number":
+            return None if isinstance(value, int | float) else ("type", f"'{name}' is not a number")
+        if not isinstance(value, Tensor):
+            return "type", f"'{name}' is not a tensor"
+        right = torch.float32 if field.kind == "float" else torch.int64
+        if value.dtype != right:
+            return "type", f"'{name}' holds {value.dtype}, not {right}"
+        want = (self.layout.length(field.part),) if field.part is not None else self._rows(field, value, free)
+        if tuple(value.shape) != want:
+            return "shape", f"'{name}' has shape {tuple(value.shape)}, expected {want}"
+        if field.part is None:
+            return None
+        integers = up.get(f"{name}.integers")
+        count = 0 if integers is None else integers.numel()
+        want_integers = self.layout.length(field.part, integers=True)
+        if count != want_integers:
+            return "shape", f"'{name}' comes with {count} integers, expected {want_integers}"
+        return None
+
+    def _rows(self, field: Field, value: Tensor, free: dict[str, int]) -> tuple[int, ...]:
+        """The shape a row field must have; a free dimension is fixed by its first use in the message."""
+        want = []
+        for at, dim in enumerate(field.rows):
+            if isinstance(dim, int):
+                want.append(dim)
+            elif dim in self.dims:
+                want.append(self.dims[dim])
+            else:
+                want.append(free.setdefault(dim, value.shape[at] if at < value.dim() else -1))
+        return tuple(want)
+
+    def _content(self, name: str, field: Field, up: Message, down: Message) -> tuple[str, str] | None:
+        value = up[name]
+        finite = torch.isfinite(torch.as_tensor(value)).all() if field.kind != "integer" else True
+        if not finite:
+            return "nonfinite", f"'{name}' holds NaN or infinite values"
+        if field.against is None:
+            return None
+        sent = down[field.against].double()
+        length, limit = float((value.double() - sent).norm()), self.norm * (float(sent.norm()) or 1.0)
+        if length > limit:
+            return "norm", f"the update of '{name}' is {length:.3g} long, more than gate.norm allows ({limit:.3g})"
+        return None

@@ -1,0 +1,239 @@
+"""The local engine: persistent worker processes forked from this one, or no process at all (workers=0), same bits."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from polyfed.config import Config, make_config
+from polyfed.engine.base import Crew, Engine, engine
+from polyfed.engine.memory import MemoryStore
+from polyfed.engine.work import Job, Outcome, World
+from polyfed.registry import param
+
+TRIES = 2  # a job whose worker died is done again once, from the same inputs
+PATIENCE = 0.2  # seconds between looks at the clock and at stop requests
+
+
+@engine("local")
+class Local(Engine):
+    """This machine."""
+
+    workers: int | None = param(None, "worker processes; 0 works in this process; by default one per core", ge=0, le=1024)
+
+    def open(self) -> Crew:
+        """Serial on a GPU or when asked; otherwise a worker per core."""
+        count = self.workers if self.workers is not None else cores()
+        return Workers(count) if count else Serial()
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Compute with this many threads inside; the caller's number is back afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        with threadpool_limits(count):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Serial:
+    """Does every job in this process: the debugger."""
+
+    def begin(self, config: Config, world: World, store: MemoryStore) -> None:
+        # a world of its own: client work must not share a resident model with the server between its steps
+        self.world, self.store = World(config), store
+
+    def hello(self) -> Iterator[Outcome]:
+        """Asked in this process: the worlds are the same."""
+        return greet(self.world)
+
+    def run(self, jobs: Sequence[Job], deadline: float | None, meanwhile: Callable[[], None] | None) -> Iterator[Outcome]:
+        """One after the other."""
+        end = None if deadline is None else time.monotonic() + deadline
+        for job in jobs:
+            if end is not None and time.monotonic() > end:
+                yield Outcome(job.client, error="deadline")
+                continue
+            with threads(1):
+                outcome = self.world.do(job, self.store.get(job.client, job.version))
+            yield outcome
+        if meanwhile:
+            meanwhile()
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+def greet(world: World) -> Iterator[Outcome]:
+    """Every client's hello, from a world that holds them all."""
+    for client in range(len(world.federation.clients)):
+        yield world.do(Job("hello", client, 0), None)
+
+
+class Worker:
+    """One process and the pipe to it."""
+
+    def __init__(self, others: Sequence["Worker"]):
+        context = multiprocessing.get_context("fork")
+        self.pipe, theirs = context.Pipe()
+        inherited = [w.pipe for w in others] + [self.pipe]
+        self.process = context.Process(target=serve, args=(theirs, inherited, os.getpid()), daemon=True)
+        with warnings.catch_warnings():  # forking beside our own progress thread is safe: workers never print
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.process.start()
+        theirs.close()
+        self.job: Job | None = None
+
+    def send(self, what: str, content: Any) -> None:
+        """Hand over an order; a dead worker is found when its answer is awaited."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send((what, content))
+
+    def end(self) -> None:
+        """Kill it."""
+        self.pipe.close()
+        self.process.kill()
+        self.process.join()
+
+
+class Workers:
+    """Worker processes that live as long as the crew; each builds its own world from the config."""
+
+    def __init__(self, count: int):
+        self.workers: list[Worker] = []
+        self.count, self.tree = count, {}
+
+    def begin(self, config: Config, world: World, store: MemoryStore) -> None:
+        self.world, self.store, self.tree = world, store, config.dump()
+        if not self.workers:
+            for _ in range(self.count):
+                self.workers.append(Worker(self.workers))
+        for worker in self.workers:
+            worker.send("begin", self.tree)
+
+    def hello(self) -> Iterator[Outcome]:
+        """Asked in this process: the workers' worlds are the same."""
+        return greet(self.world)
+
+    def run(self, jobs: Sequence[Job], deadline: float | None, meanwhile: Callable[[], None] | None) -> Iterator[Outcome]:
+        """Longest first, each to the next free worker."""
+        waiting = deque(sorted(jobs, key=lambda job: (-job.size, job.client)))
+        tries = dict.fromkeys((job.client for job in jobs), 0)
+        end = None if deadline is None else time.monotonic() + deadline
+        try:
+            self._hand_out(waiting, tries)
+            if meanwhile:
+                meanwhile()
+            while busy := [w for w in self.workers if w.job]:
+                ready = wait([w.pipe for w in busy], timeout=PATIENCE)
+                for worker in [w for w in busy if w.pipe in ready]:
+                    outcome = self._answer(worker, waiting, tries)
+                    self._hand_out(waiting, tries)
+                    if outcome is not None:
+                        yield outcome
+                if end is not None and time.monotonic() > end:
+                    yield from self._give_up(waiting)
+                if not ready:
+                    yield Outcome(-1)  # a breath: the caller looks whether it was asked to stop
+        finally:
+            self._abandon()
+
+    def close(self) -> None:
+        """End every process."""
+        for worker in self.workers:
+            worker.end()
+        self.workers = []
+
+    def _hand_out(self, waiting: deque[Job], tries: dict[int, int]) -> None:
+        for worker in self.workers:
+            if worker.job is None and waiting:
+                worker.job = job = waiting.popleft()
+                tries[job.client] += 1
+                worker.send("job", (job, self.store.get(job.client, job.version)))
+
+    def _answer(self, worker: Worker, waiting: deque[Job], tries: dict[int, int]) -> Outcome | None:
+        """A worker's outcome; if it died, it is replaced and its job waits again, or has failed."""
+        job, worker.job = worker.job, None
+        assert job is not None
+        try:
+            return worker.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            self._replace(worker)
+        if tries[job.client] < TRIES:
+            waiting.appendleft(job)
+            return None
+        return Outcome(job.client, error="worker died")
+
+    def _replace(self, worker: Worker) -> None:
+        at = self.workers.index(worker)
+        worker.end()
+        self.workers[at] = Worker([w for w in self.workers if w is not worker])
+        self.workers[at].send("begin", self.tree)
+
+    def _give_up(self, waiting: deque[Job]) -> Iterator[Outcome]:
+        """Whoever is not back by the deadline is lost to the round."""
+        late = [w.job for w in self.workers if w.job] + list(waiting)
+        waiting.clear()
+        self._abandon()
+        yield from (Outcome(job.client, error="deadline") for job in late)
+
+    def _abandon(self) -> None:
+        """A worker with an unfinished job would answer the next question with the last one's: replace it."""
+        for worker in [w for w in self.workers if w.job]:
+            self._replace(worker)
+
+
+def serve(pipe: Connection, inherited: list[Connection], parent: int) -> None:
+    """A worker's life: build the world it is told to, do jobs, end with its parent however that dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in inherited:
+        other.close()
+    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    torch.set_num_threads(1)
+    world: World | None = None
+    failure = ""
+    with threadpool_limits(1):
+        while True:
+            try:
+                what, content = pipe.recv()
+            except (EOFError, OSError):
+                os._exit(0)
+            if what == "begin":
+                world, failure = _settle(content)
+                continue
+            job, blob = content
+            outcome = world.do(job, blob) if world else Outcome(job.client, error=failure)
+            pipe.send(outcome)
+
+
+def _settle(tree: dict[str, Any]) -> tuple[World | None, str]:
+    try:
+        return World(make_config(tree)), ""
+    except Exception as error:
+        return None, f"a worker could not set up: {type(error).__name__}: {error}"
+
+
+def _follow(parent: int) -> None:
+    """End when the parent is gone, whatever this process is doing."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

@@ -1,0 +1,115 @@
+"""Versioned client memory: immutable blobs, in memory up to a limit, on disk beyond it, all on disk at a checkpoint."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from polyfed.errors import DataError
+from polyfed.message import digest_of
+
+LIMIT = 1 << 30  # bytes of memory blobs held in RAM before the oldest spill to disk
+
+
+class MemoryStore:
+    """Client memories by (client, version); what counts is decided by the table of committed versions."""
+
+    def __init__(self, folder: Path, limit: int = LIMIT):
+        self.folder, self.limit = folder, limit
+        self.table: dict[int, int] = {}  # client -> committed version
+        self.digests: dict[int, str] = {}  # of the committed versions
+        self._ram: dict[tuple[int, int], bytes] = {}
+        self._used = 0
+
+    def _path(self, client: int, version: int) -> Path:
+        return self.folder / f"{client}-{version}.safetensors"
+
+    def put(self, client: int, version: int, blob: bytes) -> None:
+        """Hold a new version; it does not count yet."""
+        self._forget(client, version)
+        self._ram[client, version] = blob
+        self._used += len(blob)
+        while self._used > self.limit and self._ram:
+            oldest = next(iter(self._ram))
+            self._write(*oldest, sync=False)
+            self._forget(*oldest)
+
+    def get(self, client: int, version: int | None) -> bytes | None:
+        """The blob of a version; None for no memory."""
+        if version is None:
+            return None
+        if (client, version) in self._ram:
+            return self._ram[client, version]
+        try:
+            return self._path(client, version).read_bytes()
+        except OSError as error:
+            raise DataError(f"the memory of client {client}, version {version}, is missing: {error.strerror}") from None
+
+    def commit(self, client: int, version: int, digest: str) -> None:
+        """From now on this version counts; the one before is dropped from RAM, files wait for `prune`."""
+        before = self.table.get(client)
+        if before is not None and before != version:
+            self._forget(client, before)
+        self.table[client], self.digests[client] = version, digest
+
+    def drop(self, client: int, version: int) -> None:
+        """A version that will never count."""
+        self._forget(client, version)
+        self._path(client, version).unlink(missing_ok=True)
+
+    def persist(self) -> None:
+        """Every committed version is on disk for certain."""
+        wrote = False
+        for client, version in self.table.items():
+            path = self._path(client, version)
+            if (client, version) in self._ram and not path.exists():
+                self._write(client, version, sync=True)
+                wrote = True
+            elif path.exists():
+                sync(path)
+        if wrote:
+            sync(self.folder)
+
+    def prune(self, *tables: Mapping[int, int]) -> None:
+        """Delete the files no kept checkpoint refers to."""
+        if not self.folder.exists():
+            return
+        kept = {self._path(c, v).name for table in (*tables, self.table) for c, v in table.items()}
+        for path in self.folder.iterdir():
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+
+    def restore(self, table: Mapping[int, int], digests: Mapping[int, str]) -> None:
+        """Go back to these versions; each file must be what it was."""
+        for client, version in table.items():
+            blob = self.get(client, version)
+            if blob is None or digest_of(blob) != digests[client]:
+                raise DataError(f"the memory of client {client}, version {version}, is corrupt")
+        self.table, self.digests = dict(table), dict(digests)
+
+    def _write(self, client: int, version: int, sync: bool) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_file(self._path(client, version), self._ram[client, version], sync)
+
+    def _forget(self, client: int, version: int) -> None:
+        blob = self._ram.pop((client, version), None)
+        self._used -= len(blob) if blob else 0
+
+
+def write_file(path: Path, content: bytes, durable: bool = True) -> None:
+    """Write aside, sync, rename: a reader sees the old file or the whole new one."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with aside.open("wb") as file:
+        file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(aside, path)
+
+
+def sync(path: Path) -> None:
+    """Make a file or a directory's names durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

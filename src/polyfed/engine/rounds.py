@@ -1,0 +1,376 @@
+"""The server side of a run: hello, rounds (select, send, train, gate, merge, commit, evaluate, record), finish."""
+
+import hashlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from polyfed import rng
+from polyfed.config import Config
+from polyfed.engine.base import Crew
+from polyfed.engine.checkpoint import Checkpoints, Progress, state_of
+from polyfed.engine.evaluation import Evaluation
+from polyfed.engine.folder import RunFolder
+from polyfed.engine.gate import Gate
+from polyfed.engine.local import threads
+from polyfed.engine.memory import MemoryStore
+from polyfed.engine.start import starting_params
+from polyfed.engine.work import Job, Outcome, World
+from polyfed.errors import DataError, Interrupted, RunFailed
+from polyfed.measure.metrics import class_groups
+from polyfed.measure.recorder import Recorder
+from polyfed.message import Message, digest_of
+from polyfed.methods.base import Method, Server, Upload
+from polyfed.methods.sites import Known
+from polyfed.params import nothing
+
+ATTEMPTS = 5  # how often a round below the quorum is drawn again before the run fails
+
+
+class Watch(Protocol):
+    """Who looks on: the command line's progress, or nobody."""
+
+    def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
+        """A round is committed."""
+
+    def say(self, text: str) -> None:
+        """Something a person should know."""
+
+
+class Run:
+    """One experiment from its first round, or its checkpoint, to its summary."""
+
+    def __init__(self, config: Config, folder: RunFolder, crew: Crew, watch: Watch):
+        self.config, self.folder, self.crew, self.watch = config, folder, crew, watch
+        self.progress = Progress()
+        self._stop = False
+
+    def go(self) -> dict[str, Any]:
+        """Everything; the summary."""
+        with self.folder.locked(), self._interruptible(), threads(self.config.engine.server_threads):
+            started = time.perf_counter()
+            self.prepare()
+            self._resume()
+            self._earlier = self.progress.seconds["total"] - started
+            try:
+                self._rounds()
+                summary = self._conclude()
+            except Interrupted:
+                self._checkpoint()
+                raise
+            return summary
+
+    # ---- before the first round
+
+    def prepare(self) -> None:
+        """Data, model, workers, server: everything before the first round."""
+        config = self.config
+        self.world = World(config)
+        self.method: Method = self.world.method
+        self.store = MemoryStore(self.folder.path / "memory")
+        self.checkpoints = Checkpoints(self.folder.path / "checkpoints", config.checkpoint.keep)
+        self.crew.begin(config, self.world, self.store)
+        self.server = Server(self.world.resident, self.world.task, self._hello(), self._weighting(), self.method.shared)
+        layout = self.world.resident.layout
+        dims = {"C": self.world.task.classes, "d": self.world.model_width, "P": layout.n_weights}
+        self.gate = Gate(self.method.wire(), layout, dims, config.gate.norm)
+        groups = class_groups(np.sum([k.counts or [0] for k in self.server.clients.values()], axis=0).tolist())
+        self.recorder = Recorder(self.folder.path, groups, {k.id: k.name for k in self.server.clients.values()})
+        self.evaluation = Evaluation(self, groups)
+
+    def _weighting(self) -> str:
+        return self.config.weighting or self.method.weighting
+
+    def _hello(self) -> list[Known]:
+        """Everybody tells name, size, classes and the digest of where it starts; all must start alike."""
+        known, mine = [], (self.world.resident.initial.digest(), self.world.resident.layout.digest())
+        for outcome in self.crew.hello():
+            if outcome.error:
+                raise RunFailed(f"client {outcome.client} could not say hello: {outcome.error}")
+            said = outcome.numbers
+            if (said["params"], said["layout"]) != mine:
+                raise DataError(f"client {said['name']} starts from another model than the server")
+            known.append(Known(outcome.client, said["name"], said["n"], tuple(outcome.counts["train"].tolist())))
+        return known
+
+    def _resume(self) -> None:
+        """Go on from the newest whole checkpoint, or start."""
+        lengths = self.restore()
+        self.recorder.cut(lengths or {})
+        if lengths is None:
+            self.say(f"begins: method {self.method.name}, seed {self.config.seed}")
+            for name, note in self.world.federation.notes.items():
+                self.say(f"split: {name}: {note}")
+            return
+        elsewhere = self.folder.other_environment()
+        if elsewhere:
+            self.say(f"resumed in another environment ({elsewhere}): bits may differ from an uninterrupted run")
+        self.say(f"resumed after round {self.progress.round}")
+
+    def restore(self) -> dict[str, int] | None:
+        """Server and memories as the newest whole checkpoint has them; None, and the start, if there is none."""
+        found = self.checkpoints.load(self.server, self.store, self.say)
+        if found is None:
+            self.server.params = starting_params(self.config, self.world.resident)
+            self.method.start(self.server)
+            return None
+        self.progress, lengths = found
+        self.server.round = self.progress.round
+        return lengths
+
+    # ---- rounds
+
+    def _rounds(self) -> None:
+        rounds = self.config.rounds
+        for number in range(self.progress.round + 1, rounds + 1):
+            self.server.round = number
+            self._round(number)
+            self.progress.round = number
+            if self.evaluates(number):
+                self._timed("eval", lambda number=number: self.evaluation.after_round(number))
+            self._keep_arrays(number)
+            if number % self.config.checkpoint.every == 0 or number == rounds:
+                self._checkpoint()
+            self.watch.round(number, rounds, self.progress.last)
+            self._breathe()
+
+    def evaluates(self, round: int) -> bool:
+        """Whether a round is measured."""
+        return round % self.config.eval.every == 0 or round == self.config.rounds
+
+    def _round(self, number: int) -> None:
+        """One round; below the quorum it is drawn again with the next attempt's key."""
+        for attempt in range(ATTEMPTS):
+            selected = self._select(number, attempt)
+            accepted = self._train(number, attempt, selected)
+            if accepted and len(accepted) >= self.config.engine.quorum * len(selected):
+                self._timed("server", lambda accepted=accepted: self._merge(number, accepted))
+                return
+            for outcome in accepted:
+                self.store.drop(outcome.client, number)
+            self.say(f"round {number}: {len(accepted)} of {len(selected)} uploads, below the quorum; drawn again")
+        raise RunFailed(
+            f"round {number} fell below the quorum ({self.config.engine.quorum:g} of the selected clients) "
+            f"{ATTEMPTS} times; the last failure: {self._last_failure or 'none'} (see {self.folder.log})"
+        )
+
+    _last_failure = ""
+
+    def _select(self, number: int, attempt: int) -> list[int]:
+        """S_t: a function of seed, round and attempt alone."""
+        everybody = list(self.world.federation.participants)
+        if self.method.everyone:
+            return everybody
+        draw = rng.generator(self.config.seed, "select", number, attempt)
+        if self.config.sampling == "bernoulli":
+            chosen = [k for k in everybody if draw.random() < self.config.participation]
+            return chosen or [everybody[int(draw.integers(len(everybody)))]]
+        count = max(1, round(self.config.participation * len(everybody)))
+        return sorted(int(k) for k in draw.choice(everybody, size=count, replace=False))
+
+    def _train(self, number: int, attempt: int, selected: Sequence[int]) -> list[Outcome]:
+        """Send, train and gate; the outcomes that may count."""
+        present = [k for k in selected if not self._drops_out(number, attempt, k)]
+        measures = ("selected",) if self.evaluates(number) else ()
+        jobs = self.jobs("train", number, present, measures)
+        downs = {job.client: job.down for job in jobs}
+        rows = [self._row(number, attempt, k, "failed", "dropout") for k in selected if k not in downs]
+        for _ in rows:
+            self._count(self.progress.failed, "dropout")
+        accepted = []
+        for outcome in self._timed_each("train", self.run(jobs)):
+            row = self._receive(number, attempt, outcome, downs[outcome.client])
+            rows.append(row)
+            if row["status"] == "accepted":
+                accepted.append(outcome)
+        self.recorder.append("training", sorted(rows, key=lambda r: r["client"]))
+        return sorted(accepted, key=lambda outcome: outcome.client)
+
+    def _receive(self, number: int, attempt: int, outcome: Outcome, down: Message) -> dict[str, Any]:
+        """An outcome through the gate; a new memory is held but does not count yet."""
+        self.progress.bytes["down"] += down.nbytes
+        if outcome.error:
+            self._fail(number, outcome)
+            return self._row(number, attempt, outcome.client, "failed", outcome.error, outcome, down)
+        self.progress.bytes["up"] += outcome.up.nbytes
+        refusal = self.gate.reason(outcome.up, down)
+        if refusal:
+            kind, sentence = refusal
+            self._count(self.progress.rejected, kind)
+            self.say(f"round {number}: the upload of client {outcome.client} is rejected: {sentence}")
+            self._last_failure = f"client {outcome.client}: {sentence}"
+            return self._row(number, attempt, outcome.client, "rejected", kind, outcome, down)
+        if outcome.memory is not None:
+            self.store.put(outcome.client, number, outcome.memory)
+        return self._row(number, attempt, outcome.client, "accepted", "", outcome, down)
+
+    def _fail(self, number: int, outcome: Outcome) -> None:
+        reason = outcome.error if outcome.error in ("deadline", "worker died") else "exception"
+        self._count(self.progress.failed, reason)
+        if reason != "exception":  # the rest of the run does not have the bits of one in which nobody was lost
+            self.progress.lost.append([number, outcome.client, reason])
+        self._last_failure = f"client {outcome.client}: {outcome.error}"
+        self.say(f"round {number}: client {outcome.client} failed: {outcome.error}\n{outcome.trace}".rstrip())
+
+    def _merge(self, number: int, accepted: Sequence[Outcome]) -> None:
+        """The uploads become the new model; only then do the new memories count."""
+        uploads = [Upload(o.client, self.server.clients[o.client].n, o.up) for o in accepted]
+        self.method.merge(self.server, uploads)
+        if not torch.isfinite(self.server.params.flat).all():
+            raise RunFailed(f"the shared model is not finite after round {number}: lower train.lr or set train.clip")
+        for outcome in accepted:
+            if outcome.memory is not None:
+                self.store.commit(outcome.client, number, outcome.digest)
+        self.evaluation.selected = {o.client: o.counts["selected"] for o in accepted if "selected" in o.counts}
+
+    def _drops_out(self, number: int, attempt: int, client: int) -> bool:
+        chance = self.config.faults.dropout
+        return chance > 0 and rng.generator(self.config.seed, "dropout", number, attempt, client).random() < chance
+
+    # ---- the end
+
+    def _conclude(self) -> dict[str, Any]:
+        """Finish jobs on every client, held-out ones too: a round of its own; then the last evaluation."""
+        if not self.progress.finished:
+            self._finish()
+            self.progress.finished = True
+            self._checkpoint()
+        return self._timed("eval", self.evaluation.conclude)
+
+    def finishes(self) -> bool:
+        """Whether there is anything to do after the last round."""
+        return type(self.method).finish is not Method.finish or self.method.personal != nothing
+
+    def _finish(self) -> None:
+        if not self.finishes():
+            return
+        number = self.config.rounds + 1
+        jobs = self.jobs("finish", number, range(len(self.server.clients)))
+        for outcome in self._timed_each("train", self.run(jobs)):
+            self.progress.bytes["down"] += next(j for j in jobs if j.client == outcome.client).down.nbytes
+            if outcome.error:
+                self._fail(number, outcome)
+            elif outcome.memory is not None:
+                self.store.put(outcome.client, number, outcome.memory)
+                self.store.commit(outcome.client, number, outcome.digest)
+
+    def fingerprint(self) -> str:
+        """A hash of the server's params and state and, by client id, of each memory."""
+        value = hashlib.sha256(digest_of(state_of(self.server).encode()).encode())
+        for client in sorted(self.store.digests):
+            value.update(f"{client}:{self.store.digests[client]}".encode())
+        return value.hexdigest()
+
+    # ---- jobs
+
+    def jobs(self, kind: Any, number: int, clients: Sequence[int] | range, measures: tuple[str, ...] = ()) -> list[Job]:
+        """One job per client, from the memory version that counts."""
+        return [
+            Job(kind, k, number, self.method.send(self.server, k), self.store.table.get(k), measures, self._size(kind, k))
+            for k in clients
+        ]
+
+    def _size(self, kind: str, client: int) -> int:
+        data = self.world.federation.clients[client]
+        return len(data.test) if kind == "evaluate" else self.server.clients[client].n
+
+    def run(self, jobs: Sequence[Job], meanwhile: Callable[[], None] | None = None) -> Iterator[Outcome]:
+        """Outcomes as they come; between them a stop request is heard."""
+        for outcome in self.crew.run(jobs, self.config.engine.deadline, meanwhile):
+            self._breathe()
+            if outcome.client >= 0:
+                yield outcome
+
+    # ---- keeping
+
+    def _checkpoint(self) -> None:
+        self.spent()
+        self.checkpoints.save(self.progress, self.server, self.store, self.recorder.lengths())
+
+    def spent(self) -> dict[str, float]:
+        """Seconds by phase, over all sittings of the run."""
+        self.progress.seconds["total"] = self._earlier + time.perf_counter()
+        return self.progress.seconds
+
+    def _keep_arrays(self, number: int) -> None:
+        """What the method recorded for pictures."""
+        if self.server.records:
+            (self.folder.path / "arrays").mkdir(exist_ok=True)
+            for name, array in self.server.records.items():
+                np.save(self.folder.path / "arrays" / f"{name}-{number:06d}.npy", array, allow_pickle=False)
+            self.server.records = {}
+
+    def say(self, text: str) -> None:
+        """A line for the log, and for whoever looks on."""
+        self.folder.say(text)
+        self.watch.say(text.splitlines()[0])
+
+    def _row(
+        self,
+        number: int,
+        attempt: int,
+        client: int,
+        status: str,
+        reason: str,
+        outcome: Outcome | None = None,
+        down: Message | None = None,
+    ) -> dict[str, Any]:
+        row = {"round": number, "attempt": attempt, "client": client, "status": status, "reason": reason}
+        if outcome is not None and down is not None:
+            kept = ("samples", "steps", "loss", "skipped_batches", "eval_mode_steps", "seconds")
+            row |= {k: outcome.numbers.get(k, "") for k in kept}
+            row |= {"bytes_down": down.nbytes, "bytes_up": outcome.up.nbytes}
+        return row
+
+    @staticmethod
+    def _count(table: dict[str, int], reason: str) -> None:
+        table[reason] = table.get(reason, 0) + 1
+
+    def _timed(self, phase: str, do: Callable[[], Any]) -> Any:
+        started = time.perf_counter()
+        try:
+            return do()
+        finally:
+            self.progress.seconds[phase] += time.perf_counter() - started
+
+    def _timed_each(self, phase: str, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+        started = time.perf_counter()
+        for outcome in outcomes:
+            self.progress.seconds[phase] += time.perf_counter() - started
+            yield outcome
+            started = time.perf_counter()
+        self.progress.seconds[phase] += time.perf_counter() - started
+
+    # ---- being stopped
+
+    def _breathe(self) -> None:
+        if self._stop:
+            raise Interrupted(
+                f"interrupted after round {self.progress.round}; go on with: polyfed resume {self.folder.path}"
+            )
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """SIGINT and SIGTERM ask for a stop at the next safe point; a second one is not ours any more."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+
+        def ask(number: int, frame: Any) -> None:
+            self._stop = True
+            signal.signal(number, before[signal.Signals(number)])
+
+        for each in before:
+            signal.signal(each, ask)
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)

@@ -1,0 +1,237 @@
+"""The client side of a round: a pure function (message, memory, data, key) -> (message, memory', report)."""
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyfed import rng
+from polyfed.config import Config
+from polyfed.data.federation import ClientData, Federation, federation
+from polyfed.data.sources.base import load_cached
+from polyfed.measure.counts import confusion, confusions
+from polyfed.message import Bundle, Memory, Message, digest_of
+from polyfed.methods.base import Client, Method, Task
+from polyfed.models.base import Net
+from polyfed.params import Params, nothing
+from polyfed.parts.resident import Resident
+
+Kind = Literal["hello", "train", "evaluate", "finish"]
+
+
+@dataclass
+class Job:
+    """One piece of work for one client, from a memory version."""
+
+    kind: Kind
+    client: int
+    round: int
+    down: Message = field(default_factory=Message)
+    version: int | None = None
+    measures: tuple[str, ...] = ()
+    size: int = 0  # samples, for packing
+
+
+@dataclass
+class Outcome:
+    """What came of a job: an upload, a new memory, a report; or an error."""
+
+    client: int
+    up: Message = field(default_factory=Message)
+    memory: bytes | None = None
+    digest: str = ""
+    numbers: dict[str, Any] = field(default_factory=dict)
+    counts: dict[str, np.ndarray] = field(default_factory=dict)
+    error: str = ""
+    trace: str = ""
+
+
+def device_of(name: str) -> torch.device:
+    """The device a config names; auto takes the best there is."""
+    if name != "auto":
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+_recent: dict[tuple[str, ...], Federation] = {}  # the last two; forked workers inherit them for free
+
+
+def federation_of(config: Config) -> Federation:
+    """The federation a config describes; kept for the next run of this process that has the same."""
+    shape = load_cached(config.data).shape
+    size: int | None = None
+    if config.data.size == "auto" and len(shape) == 3:
+        need = config.model.smallest(shape)
+        size = need if min(shape[1:]) < need else None
+    device = device_of(config.device)
+    key = tuple(map(str, (config.data.dump(), config.dump()["split"], config.seed, size, device)))
+    if key not in _recent:
+        while len(_recent) > 1:
+            _recent.pop(next(iter(_recent)))
+        _recent[key] = federation(config.data, config.split, config.seed, size, device)
+    return _recent[key]
+
+
+class World:
+    """What every process builds for itself from the config: the federation, the model, the method."""
+
+    def __init__(self, config: Config):
+        self.config = config
+        self.federation = federation_of(config)
+        self.method: Method = config.method
+        self.task = Task(
+            seed=config.seed,
+            rounds=config.rounds,
+            participation=config.participation,
+            classes=self.federation.classes,
+            train=config.train,
+            weighting=config.weighting,
+            buffers=config.buffers,
+            clients=len(self.federation.participants),
+        )
+        self.method.bind(self.task)
+        with rng.seeded(config.seed, "init"):
+            self.resident = Resident(self._make_model, device_of(config.device))
+        self.augment = self.federation.augment
+
+    @property
+    def model_width(self) -> int:
+        """d: the width of the features."""
+        return int(self.resident.model.head.in_features)
+
+    def _make_model(self) -> Net:
+        return self.method.build(self.config.model.build(self.federation.shape, self.federation.classes))
+
+    # ---- doing a job
+
+    def do(self, job: Job, blob: bytes | None) -> Outcome:
+        """Work, with the global generators seeded from the job's key; an exception becomes an error outcome."""
+        started = time.perf_counter()
+        with rng.seeded(self.config.seed, "work", job.round, job.client):
+            try:
+                outcome: Outcome = getattr(self, f"_{job.kind}")(job, blob)
+            except Exception as error:
+                outcome = Outcome(job.client, error=_sentence(error), trace=traceback.format_exc())
+        outcome.numbers["seconds"] = time.perf_counter() - started
+        return outcome
+
+    def _hello(self, job: Job, blob: bytes | None) -> Outcome:
+        data = self.federation.clients[job.client]
+        return Outcome(
+            job.client,
+            numbers={
+                "name": data.name,
+                "n": len(data.train),
+                "tests": len(data.test),
+                "shape": list(self.federation.shape),
+                "params": self.resident.initial.digest(),
+                "layout": self.resident.layout.digest(),
+            },
+            counts={"train": data.counts.numpy()},
+        )
+
+    def _train(self, job: Job, blob: bytes | None) -> Outcome:
+        client = self.client(job, blob)
+        up = self.method.train(client)
+        outcome = self._leave(client, Outcome(job.client, up))
+        self._measure(client, job.measures, outcome)
+        return outcome
+
+    def _finish(self, job: Job, blob: bytes | None) -> Outcome:
+        client = self.client(job, blob)
+        self.method.adapt(client)
+        self.method.finish(client)
+        return self._leave(client, Outcome(job.client))
+
+    def _evaluate(self, job: Job, blob: bytes | None) -> Outcome:
+        client = self.client(job, blob)
+        self.method.adapt(client)
+        outcome = Outcome(job.client)
+        self._measure(client, job.measures, outcome)
+        return outcome
+
+    def _leave(self, client: Client, outcome: Outcome) -> Outcome:
+        """The new memory: what the method put there and the personal slice as it is now."""
+        kept = self.method.kept
+        if kept != nothing:
+            client.memory["personal"], client.memory["personal.integers"] = client.params.get(kept)
+        if len(client.memory):
+            outcome.memory = client.memory.encode()
+            outcome.digest = digest_of(outcome.memory)
+        outcome.numbers |= client.tally.numbers()
+        return outcome
+
+    # ---- a client, ready to work
+
+    def client(self, job: Job, blob: bytes | None) -> Client:
+        """Load what is shared from the message and what is personal from the memory."""
+        resident = self.resident
+        resident.reset()
+        data: ClientData = self.federation.clients[job.client]
+        memory = Memory() if blob is None else Memory.decode(blob, resident.layout)
+        return self._loaded(job, data, memory)
+
+    def _loaded(self, job: Job, data: ClientData, memory: Memory) -> Client:
+        resident, kept = self.resident, self.method.kept
+        if "personal" in memory:
+            resident.params.put(kept, memory["personal"], memory["personal.integers"])
+        received = self._received(job.down, resident.params)
+        if "w" in received and isinstance(received["w"], Params):
+            resident.params.set(received.w)
+        return Client(
+            job.client,
+            resident,
+            self.task,
+            job.round,
+            data.train,
+            data.counts,
+            received,
+            memory,
+            self._augment_for(job) if job.kind in ("train", "finish") else None,
+        )
+
+    def _received(self, down: Message, own: Params) -> Bundle:
+        """A message as a client reads it: a slice of the model becomes a whole one, the client's own values around it."""
+        received = Bundle(**dict(down.items()))
+        for name, entry in self.method.wire().down.items():
+            if entry.part is not None and name in down:
+                whole = own.copy()
+                whole.put(entry.part, down[name], down.get(f"{name}.integers", own.integers[:0]))
+                received[name] = whole
+        return received
+
+    def _augment_for(self, job: Job) -> Callable[[Tensor], Tensor] | None:
+        if self.augment is None:
+            return None
+        change, generator = self.augment, rng.torch_generator(self.config.seed, "augment", job.round, job.client)
+        return lambda x: change(x, generator)
+
+    # ---- measuring, where the data are
+
+    def _measure(self, client: Client, measures: tuple[str, ...], outcome: Outcome) -> None:
+        """Confusion counts by name: a measure is a model and a test set."""
+        data, classes, batch = self.federation.clients[client.id], self.task.classes, self.config.eval.batch
+        predictor = self.method.predictor(client) if set(measures) - {"global"} else None
+        for measure in measures:
+            if measure == "classes":
+                assert predictor is not None
+                plain, masked = confusions(
+                    predictor, self.federation.global_test, classes, batch, [None, client.classes]
+                )
+                outcome.counts["classes"], outcome.counts["classes_masked"] = plain.numpy(), masked.numpy()
+                continue
+            model = self.method.global_predictor(client) if measure == "global" else predictor
+            samples = data.val if measure == "val" else data.test
+            if model is not None:
+                outcome.counts[measure] = confusion(model, samples, classes, batch).numpy()
+
+
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"

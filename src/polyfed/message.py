@@ -1,0 +1,154 @@
+"""What crosses the wire and what is kept: named tensors and numbers, nothing else, in a format that executes nothing."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from polyfed.params import Layout, Params, Slice
+
+Value = Tensor | Params | int | float
+
+
+class Bundle:
+    """Tensors, whole models and numbers by name; reads like an object: `bundle.hpm`, `bundle.get("hpm")`."""
+
+    def __init__(self, **values: Value):
+        self.__dict__.update(values)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.__dict__
+
+    def __len__(self) -> int:
+        return len(self.__dict__)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.__dict__[name]
+
+    def __setitem__(self, name: str, value: Value) -> None:
+        self.__dict__[name] = value
+
+    def __getattr__(self, name: str) -> Any:  # only for what is not there; types the rest as Any
+        raise AttributeError(f"there is no '{name}' here; there is {', '.join(self) or 'nothing'}")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of that name, or the default."""
+        return self.__dict__.get(name, default)
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Names and values."""
+        return list(self.__dict__.items())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor in it; a whole model is two of them."""
+        found: dict[str, Tensor] = {}
+        for name, value in self.items():
+            if isinstance(value, Params):
+                found[f"{name}#flat"], found[f"{name}#integers"] = value.flat, value.integers
+            elif isinstance(value, Tensor):
+                found[name] = value
+        return found
+
+    def numbers(self) -> dict[str, int | float]:
+        """Every number in it."""
+        return {n: v for n, v in self.items() if not isinstance(v, Tensor | Params)}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of content: 4 per float, 8 per integer or number."""
+        return sum(t.numel() * t.element_size() for t in self.tensors().values()) + 8 * len(self.numbers())
+
+    def encode(self) -> bytes:
+        """As safetensors; the numbers are JSON in its header."""
+        tensors = {n: t.detach().cpu().contiguous() for n, t in self.tensors().items()}
+        return save_tensors(tensors, metadata={"numbers": json.dumps(self.numbers())})
+
+    @classmethod
+    def decode(cls, blob: bytes, layout: Layout | None = None) -> Self:
+        """The inverse of `encode`; raises ValueError for anything that is not such a blob."""
+        try:
+            length = int.from_bytes(blob[:8], "little")
+            header = json.loads(blob[8 : 8 + length])
+            values: dict[str, Any] = dict(json.loads(header["__metadata__"]["numbers"]))
+            tensors = load_tensors(blob)
+        except (SafetensorError, KeyError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"not a bundle of tensors: {error}") from error
+        for name, tensor in tensors.items():
+            stem, _, what = name.partition("#")
+            if what == "flat" and layout is not None:
+                values[stem] = Params(layout, tensor, tensors[f"{stem}#integers"])
+            elif not what or layout is None:
+                values[name] = tensor
+        return cls(**values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Between our own processes too it travels as plain bytes."""
+        return type(self).decode, (self.encode(),)
+
+
+class Message(Bundle):
+    """What the server sends a client, or a client the server."""
+
+
+class Memory(Bundle):
+    """What a client keeps between rounds and never sends."""
+
+
+class State(Bundle):
+    """What the server keeps between rounds beside its params; all of it is checkpointed."""
+
+
+def digest_of(blob: bytes) -> str:
+    """A hash of bytes."""
+    return hashlib.sha256(blob).hexdigest()
+
+
+@dataclass(frozen=True)
+class Field:
+    """One thing in a message: a slice of the model, rows of a shape, or a number."""
+
+    what: str
+    part: Slice | None = None
+    rows: tuple[int | str, ...] = ()  # "C" classes, "d" feature width, "P" weights; any other word: free, equal in one message
+    kind: Literal["float", "integer", "number"] = "float"
+    optional: bool = False
+    against: str | None = None  # the field sent down from which an update is measured
+    summed: bool = True  # whether the server needs only the weighted sum of it
+
+    def __str__(self) -> str:
+        if self.part is not None:
+            shape = f"the slice '{self.part}'"
+        else:
+            shape = "a number" if self.kind == "number" else f"{self.kind} rows [{', '.join(map(str, self.rows))}]"
+        return f"{self.what}: {shape}" + (", may be absent" if self.optional else "")
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Everything that goes down and up, by name: read by gate, byte count, `polyfed methods`, secure sums and privacy."""
+
+    down: dict[str, Field] = field(default_factory=dict)
+    up: dict[str, Field] = field(default_factory=dict)
+
+    def also(self, down: dict[str, Field] | None = None, up: dict[str, Field] | None = None) -> "Wire":
+        """This wire with more fields, or some replaced."""
+        return Wire({**self.down, **(down or {})}, {**self.up, **(up or {})})
+
+    @property
+    def only_sums(self) -> bool:
+        """Whether the server needs nothing but weighted sums of the uploads."""
+        return all(f.summed for f in self.up.values())
+
+    def describe(self) -> dict[str, dict[str, str]]:
+        """In words, for people."""
+        return {"down": {n: str(f) for n, f in self.down.items()}, "up": {n: str(f) for n, f in self.up.items()}}

@@ -1,0 +1,26 @@
+"""FedAvg-FT: after the last round every client fine-tunes the final global model (DistFL calls it LG-Net)."""
+
+from torch import nn
+
+from polyfed.methods.base import Client, Method, OnTop, method
+from polyfed.methods.fedavg import FedAvg
+from polyfed.registry import param
+
+
+@method("fedavg-ft", paper="Wang et al. 2019; LG-Net of Liu et al. (DistFL)")
+class FedAvgFT(OnTop):
+    """Any method with a global model, then local fine-tuning of all layers on every client."""
+
+    base: Method = param(FedAvg(), "the method whose global model is tuned")
+    epochs: float = param(10.0, "local epochs of tuning", gt=0)
+    lr: float | None = param(None, "learning rate of tuning; by default that of the last round", gt=0)
+
+    def finish(self, client: Client) -> None:
+        client.fit(lambda batch: self.loss(client, batch), epochs=self.epochs, lr=self.lr)
+        client.memory.tuned = client.params.copy()
+
+    def predictor(self, client: Client) -> nn.Module:
+        tuned = client.memory.get("tuned")
+        if tuned is not None:
+            client.load(tuned)
+        return client.model

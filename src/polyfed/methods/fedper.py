@@ -1,0 +1,11 @@
+"""FedPer: Arivazhagan et al., Federated Learning with Personalization Layers, 2019."""
+
+from polyfed.methods.base import Method, method
+from polyfed.params import head
+
+
+@method("fedper", paper="Arivazhagan et al. 2019")
+class FedPer(Method):
+    """The head is personal; the body is averaged."""
+
+    personal = head

@@ -1,0 +1,30 @@
+"""Local: every client alone, the control that shows what federation is worth."""
+
+from collections.abc import Sequence
+
+from polyfed.message import Message, Wire
+from polyfed.methods.base import Client, Method, Server, Upload, method
+from polyfed.params import everything
+
+
+@method("local", paper="control")
+class Local(Method):
+    """Every client trains alone from the common start, as many epochs as it would expect in federation; nothing is sent."""
+
+    personal = everything
+    everyone = True
+
+    def wire(self) -> Wire:
+        return Wire()
+
+    def send(self, server: Server, id: int) -> Message:
+        return Message()
+
+    def train(self, client: Client) -> Message:
+        due = client.task.participation * client.task.train.epochs * client.per_epoch(client.data)
+        steps = round(client.round * due) - round((client.round - 1) * due)  # by steps, so that fractions add up
+        self.local(client, steps=steps)
+        return Message()
+
+    def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
+        """There is nothing to merge."""

@@ -1,0 +1,153 @@
+"""The one training loop: batches x step."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyfed.config import Train
+from polyfed.data.samples import Samples
+from polyfed.params import Slice
+from polyfed.parts.resident import Batch, Resident
+from polyfed.parts.steps import Step
+
+Loss = Callable[[Batch], Tensor]
+Augment = Callable[[Tensor], Tensor]
+Correct = Callable[[Tensor], None]
+Draw = Callable[[int], np.random.Generator]
+Order = Callable[[Samples, np.random.Generator], Tensor]
+GATHER = 4096  # rows copied out of the pool at a time: few enough to stay small, many enough to be cheap
+
+
+def shuffled(samples: Samples, rng: np.random.Generator) -> Tensor:
+    """Every sample once, in random order."""
+    return torch.from_numpy(rng.permutation(len(samples)))
+
+
+def balanced(samples: Samples, rng: np.random.Generator) -> Tensor:
+    """As many samples as there are, drawn so that every class present is equally likely."""
+    y = samples.y.cpu().numpy()
+    counts = np.bincount(y)
+    return torch.from_numpy(rng.choice(len(y), size=len(y), p=(1 / counts[y]) / np.count_nonzero(counts)))
+
+
+@dataclass
+class Tally:
+    """What a client's fits did, for its report."""
+
+    steps: int = 0
+    samples: int = 0
+    skipped_batches: int = 0
+    eval_mode_steps: int = 0
+    travelled: float = 0.0
+    loss: Tensor | float = 0.0
+
+    def numbers(self) -> dict[str, float]:
+        """As plain numbers; the loss is the mean over steps."""
+        mean = float(self.loss) / self.steps if self.steps else math.nan
+        return {
+            "loss": mean,
+            "steps": self.steps,
+            "samples": self.samples,
+            "skipped_batches": self.skipped_batches,
+            "eval_mode_steps": self.eval_mode_steps,
+        }
+
+
+class Stream:
+    """An endless run of batches over samples: a fresh keyed order each epoch, gathered in blocks, then sliced."""
+
+    def __init__(self, samples: Samples, size: int, order: Order, draw: Draw, augment: Augment | None):
+        self.samples, self.size, self.order, self.draw, self.augment = samples, size, order, draw, augment
+        self.per_epoch = math.ceil(len(samples) / size)
+        self._batches = self._run()
+
+    def __next__(self) -> tuple[Tensor, Tensor, Tensor]:
+        return next(self._batches)
+
+    def _run(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        epoch = 0
+        block = max(1, GATHER // self.size) * self.size
+        while True:
+            order = self.order(self.samples, self.draw(epoch)).to(self.samples.rows.device)
+            for start in range(0, len(order), block):
+                positions = order[start : start + block]
+                x, y = self.samples.take(positions)
+                for at in range(0, len(positions), self.size):
+                    here = slice(at, at + self.size)
+                    yield self._augmented(x[here]), y[here], positions[here]
+            epoch += 1
+
+    def _augmented(self, x: Tensor) -> Tensor:
+        return self.augment(x) if self.augment is not None and self.samples.cut is None else x
+
+
+class Fit:
+    """One fit under way; a step asks it for batches and gradients and moves its weights."""
+
+    def __init__(
+        self,
+        resident: Resident,
+        loss: Loss,
+        stream: Stream,
+        rule: Train,
+        lr: float,
+        train: Slice,
+        bn: str,
+        correct: Correct | None,
+        tally: Tally,
+        velocity: dict[int, Tensor],
+    ):
+        self.resident, self.loss, self.stream, self.rule, self.lr = resident, loss, stream, rule, lr
+        self.correct, self.tally, self.velocity = correct, tally, velocity
+        self.parameters, self.grads, self.ranges = resident.choose(train, bn)
+        self.weights, self.grad = resident.params.weights, resident.grad
+        self._norms = resident.norms_in_training()
+        self._listeners = [m for m in resident.model.modules() if hasattr(m, "after_step")]
+        self._loss: Tensor | None = None
+        if correct is not None:
+            self.grad.zero_()  # a correction may touch what is not trained; let it start from nothing
+
+    def run(self, steps: int, step: Step) -> int:
+        """Take that many steps; how many were really taken."""
+        before = self.tally.steps
+        if self.parameters:
+            for _ in range(steps):
+                step(self)
+        return self.tally.steps - before
+
+    def next(self) -> Batch | None:
+        """The next batch; None for a lone sample that BN cannot learn from while others can (methods.md 0.3)."""
+        x, y, index = next(self.stream)
+        if len(y) == 1 and self._norms:
+            if self.stream.per_epoch > 1:
+                self.tally.skipped_batches += 1
+                return None
+            self.tally.eval_mode_steps += 1
+            for norm in self._norms:
+                norm.eval()
+        return Batch(self.resident.model, x, y, index, self.stream.samples)
+
+    def gradient(self, batch: Batch) -> None:
+        """The corrected gradient of the loss at the current weights, into the flat gradient."""
+        self._loss = self.loss(batch)
+        found = torch.autograd.grad(self._loss, self.parameters, allow_unused=True)
+        if any(g is None for g in found):
+            found = tuple(torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True))
+        torch._foreach_copy_(self.grads, list(found))
+        if self.correct is not None:
+            self.correct(self.grad)
+        self.tally.samples += len(batch)
+
+    def moved(self) -> None:
+        """Count a step and tell the layers that listen."""
+        assert self._loss is not None
+        loss = self._loss.detach()
+        self.tally.steps += 1
+        self.tally.travelled += self.lr
+        self.tally.loss = self.tally.loss + loss
+        for listener in self._listeners:
+            listener.after_step(loss)  # type: ignore[operator]

@@ -1,0 +1,152 @@
+"""The one trained model of a process, its flat gradient, and the frozen copies a method asks for."""
+
+import copy
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from polyfed.data.samples import Samples
+from polyfed.models.base import Net
+from polyfed.params import Layout, Params, Range, Slice, bind
+
+PIECES = ("trunk", "last", "head")
+Cut = Literal["last", "head"]
+
+
+class Batch:
+    """x, y, the positions in what is fitted on and, computed once when asked for, features and logits."""
+
+    def __init__(self, model: Net, x: Tensor, y: Tensor, index: Tensor, on: Samples):
+        self.model, self.x, self.y, self.index, self.on = model, x, y, index, on
+        self._features: Tensor | None = None
+        self._logits: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def features(self) -> Tensor:
+        """What the head sees; x itself where it already holds features."""
+        if self._features is None:
+            self._features = features_from(self.model, self.x, self.on.cut)
+        return self._features
+
+    @property
+    def logits(self) -> Tensor:
+        """What the model says."""
+        if self._logits is None:
+            self._logits = self.model.head(self.features)
+        return self._logits
+
+
+def features_from(model: Net, x: Tensor, cut: str | None) -> Tensor:
+    """Run what is left of the body: x are inputs (None), the trunk's output ("last") or features ("head")."""
+    if cut == "head":
+        return x
+    return model.last(x) if cut == "last" else model.features(x)
+
+
+class Frozen:
+    """A further copy of the model: eval mode, no gradient, outputs computed once per sample where inputs do not change."""
+
+    def __init__(self, model: Net, params: Params, augmented: bool):
+        self.model, self.params, self.augmented = model, params, augmented
+        self._tables: dict[tuple[int, str], tuple[Samples, Tensor]] = {}
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Its answers for a batch."""
+        return self._answer("logits", batch)
+
+    def features(self, batch: Batch) -> Tensor:
+        """Its features for a batch."""
+        return self._answer("features", batch)
+
+    def _answer(self, what: str, batch: Batch) -> Tensor:
+        on = batch.on
+        if self.augmented and on.cut is None:
+            with torch.no_grad():
+                return self._run(what, batch.x, on.cut)
+        key = (id(on), what)
+        if key not in self._tables:
+            self._tables[key] = (on, in_batches(lambda x: self._run(what, x, on.cut), on, 128))
+        return self._tables[key][1][batch.index]
+
+    def _run(self, what: str, x: Tensor, cut: str | None) -> Tensor:
+        rows = features_from(self.model, x, cut)
+        return rows if what == "features" else self.model.head(rows)
+
+
+def in_batches(run: Callable[[Tensor], Tensor], samples: Samples, size: int) -> Tensor:
+    """A function of inputs over all samples, in order, without gradient."""
+    outputs = []
+    with torch.no_grad():
+        for start in range(0, len(samples), size):
+            x, _ = samples.take(torch.arange(start, min(start + size, len(samples)), device=samples.rows.device))
+            outputs.append(run(x))
+    return torch.cat(outputs)
+
+
+class Resident:
+    """The model that is trained in this process, as a live flat vector with a flat gradient."""
+
+    def __init__(self, make: Callable[[], Net], device: torch.device | None = None):
+        self.device = device or torch.device("cpu")
+        self.make = make
+        self.model = model = make().to(self.device)
+        self.layout = Layout(model)
+        self.params = bind(model, self.layout, self.device)
+        self.initial = self.params.copy()
+        self.grad = torch.zeros(self.layout.n_weights, device=self.device)
+        named = dict(model.named_parameters())
+        weights = [e for e in self.layout.floats if e.kind == "weight"]
+        self._weights = [(e, named[e.name], e.view(self.grad)) for e in weights]
+        self._spare: list[Net] = []
+        self._lent: list[Net] = []
+
+    def reset(self) -> None:
+        """Back to a clean start for the next work: initial values, no mask, no frozen copies, nothing from before."""
+        self.params.set(self.initial)
+        self._spare.extend(self._lent)
+        self._lent.clear()
+        for module in self.model.modules():
+            if hasattr(module, "reset"):
+                module.reset()
+        self.model.eval()
+
+    def choose(self, train: Slice, bn: str) -> tuple[list[nn.Parameter], list[Tensor], tuple[Range, ...]]:
+        """Make one slice trainable; what is frozen is in eval mode. Gives parameters, gradient views and ranges."""
+        chosen = [(p, g) for e, p, g in self._weights if train.test(e)]
+        trained = {id(p) for p, _ in chosen}
+        for _, parameter, _ in self._weights:
+            parameter.requires_grad_(id(parameter) in trained)
+        for piece in PIECES:
+            self._set_modes(getattr(self.model, piece), trained, bn)
+        ranges = self.layout.ranges(train)
+        return [p for p, _ in chosen], [g for _, g in chosen], tuple(r for r in ranges if r[0] < self.layout.n_weights)
+
+    def _set_modes(self, piece: nn.Module, trained: set[int], bn: str) -> None:
+        piece.train(any(id(p) in trained for p in piece.parameters()))
+        for module in piece.modules():
+            if isinstance(module, _BatchNorm):
+                frozen = module.affine and not any(id(p) in trained for p in module.parameters())
+                module.train(module.training and bn == "train" and not frozen)
+
+    def norms_in_training(self) -> list[nn.Module]:
+        """The BN modules that now use the statistics of the batch."""
+        return [m for m in self.model.modules() if isinstance(m, _BatchNorm) and m.training]
+
+    def fresh(self) -> Params:
+        """New initial values, drawn from torch's global generator."""
+        return bind(self.make(), self.layout, self.device)
+
+    def frozen(self, params: Params, augmented: bool) -> Frozen:
+        """A frozen copy with these values, until the work ends."""
+        model = self._spare.pop() if self._spare else copy.deepcopy(self.model)
+        self._lent.append(model)
+        live = bind(model, self.layout, self.device)
+        live.set(params)
+        model.eval().requires_grad_(False)
+        return Frozen(model, live, augmented)
