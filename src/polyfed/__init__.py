@@ -1,4 +1,4 @@
-"""polyfed: federated learning that ends in one good model per client, on heterogeneous, long-tailed, incomplete data."""
+"""polyfed: federated learning that ends in one good model per client."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
 """The Python API: make a federation, run a method, compare several, load what was run."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,11 @@ def federation(*sources: Source, **keys: Any) -> Federation:
 
 
 def run(
-    *sources: Source, out: str | Path | None = None, progress: bool | Watch = False, crew: Crew | None = None, **keys: Any
+    *sources: Source,
+    out: str | Path | None = None,
+    progress: bool | Watch = False,
+    crew: Crew | None = None,
+    **keys: Any,
 ) -> "Result":
     """Run one experiment; sources are config files or mappings, keys come over them."""
     config = config_of(*sources, **keys)
@@ -44,7 +48,11 @@ def run(
 
 
 def resume(
-    path: str | Path, progress: bool | Watch = False, crew: Crew | None = None, workers: int | None = None, **objects: Any
+    path: str | Path,
+    progress: bool | Watch = False,
+    crew: Crew | None = None,
+    workers: int | None = None,
+    **objects: Any,
 ) -> "Result":
     """Go on with a run where it stopped; a finished one just gives its result. Python objects are passed again."""
     folder = RunFolder.existing(Path(path))

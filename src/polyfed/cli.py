@@ -96,7 +96,11 @@ def methods(
     from polyfed.report.catalogue import method_entries, method_text, methods_text
 
     entries = method_entries(name)
-    _print(entries if name is None else entries[0], as_json, lambda: method_text(entries[0]) if name else methods_text(entries))
+    _print(
+        entries if name is None else entries[0],
+        as_json,
+        lambda: method_text(entries[0]) if name else methods_text(entries),
+    )
 
 
 @app.command()

@@ -7,13 +7,30 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from polyfed.errors import UsageError, did_you_mean
-from polyfed.registry import Registry, Spec, registries, explain
+from polyfed.registry import Registry, Spec, explain, registries
 
 NAMED = ("method", "model", "data", "engine")  # sections for which a bare value sets the name
 Tree = dict[str, Any]
+
+
+def _spec(value: Any) -> Any:
+    if not isinstance(value, Spec):
+        raise ValueError("must be the name of something registered")
+    return value
+
+
+Chosen = Annotated[Any, AfterValidator(_spec)]  # typed by the room that registers it, which this one may not import
 
 
 class Section(BaseModel):
@@ -64,7 +81,7 @@ class Train(Section):
 class Split(Section):
     """Who holds what: long tail, then partition, then local train, validation and test."""
 
-    partition: InstanceOf[Spec]
+    partition: Chosen
     clients: int = Field(20, ge=1)
     longtail: float = Field(1.0, ge=1)
     test: Literal["mirror", "none"] | Annotated[float, Field(gt=0, lt=1)] = 0.2
@@ -119,10 +136,10 @@ class Checkpoint(Section):
 class Config(Section):
     """One experiment, complete."""
 
-    method: InstanceOf[Spec]
-    data: InstanceOf[Spec]
+    method: Chosen
+    data: Chosen
     split: Split
-    model: InstanceOf[Spec]
+    model: Chosen
     train: Train = Train()
     rounds: int = Field(20, ge=1)
     participation: float = Field(1.0, gt=0, le=1)
@@ -136,7 +153,7 @@ class Config(Section):
     faults: Faults = Faults()
     checkpoint: Checkpoint = Checkpoint()
     init: str | None = None
-    engine: InstanceOf[Spec]
+    engine: Chosen
 
     @field_validator("device")
     @classmethod
@@ -253,7 +270,7 @@ class _Loader(yaml.SafeLoader):
     """YAML that reads 1e-5 as a number, only true and false as truth values, and refuses a key said twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [self.construct_object(k, deep=True) for k, _ in node.value]  # type: ignore[no-untyped-call]
+        keys = [self.construct_object(k, deep=True) for k, _ in node.value]
         twice = [k for k in keys if keys.count(k) > 1]
         if twice:
             raise yaml.YAMLError(f"the key '{twice[0]}' is given twice")
@@ -284,7 +301,7 @@ def read_yaml(text: str, where: str) -> Any:
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UsageError(f"{where} is not valid YAML{line}: {problem}") from None
     finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
 
 
 def read_config(path: Path) -> Tree:

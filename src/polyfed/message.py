@@ -1,4 +1,4 @@
-"""What crosses the wire and what is kept: named tensors and numbers, nothing else, in a format that executes nothing."""
+"""What crosses the wire and what is kept: named tensors and numbers, in a format that executes nothing."""
 
 import hashlib
 import json
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -36,6 +35,9 @@ class Bundle:
         return self.__dict__[name]
 
     def __setitem__(self, name: str, value: Value) -> None:
+        self.__dict__[name] = value
+
+    def __setattr__(self, name: str, value: Value) -> None:
         self.__dict__[name] = value
 
     def __getattr__(self, name: str) -> Any:  # only for what is not there; types the rest as Any
@@ -119,7 +121,7 @@ class Field:
 
     what: str
     part: Slice | None = None
-    rows: tuple[int | str, ...] = ()  # "C" classes, "d" feature width, "P" weights; any other word: free, equal in one message
+    rows: tuple[int | str, ...] = ()  # "C" classes, "d" width, "P" weights; any other word is free
     kind: Literal["float", "integer", "number"] = "float"
     optional: bool = False
     against: str | None = None  # the field sent down from which an update is measured
@@ -135,7 +137,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Wire:
-    """Everything that goes down and up, by name: read by gate, byte count, `polyfed methods`, secure sums and privacy."""
+    """Everything that goes down and up, by name: one declaration for gate, byte count, people, secure sums, privacy."""
 
     down: dict[str, Field] = field(default_factory=dict)
     up: dict[str, Field] = field(default_factory=dict)

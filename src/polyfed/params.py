@@ -1,4 +1,4 @@
-"""A model as one flat float32 vector: weights first, then float buffers; integer buffers ride beside it, never averaged."""
+"""A model as one flat float32 vector: weights, then float buffers; integer buffers ride beside it, never averaged."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -86,7 +86,7 @@ class Layout:
         def is_bn(name: str) -> bool:
             return any(name.startswith(prefix) for prefix in in_bn)
 
-        floats = [(n, p, "weight") for n, p in model.named_parameters()]
+        floats: list[tuple[str, Tensor, str]] = [(n, p, "weight") for n, p in model.named_parameters()]
         floats += [(n, b, "buffer") for n, b in model.named_buffers() if b.is_floating_point()]
         integers = [(n, b, "integer") for n, b in model.named_buffers() if not b.is_floating_point()]
         self.floats, self.size = _lay_out(floats, is_bn)

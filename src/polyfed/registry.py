@@ -1,4 +1,4 @@
-"""Named, typed things (methods, models, sources, partitions, engines): a Spec says what it takes, a Registry finds it."""
+"""Named, typed things (methods, models, sources, ...): a Spec says what it takes, a Registry finds it."""
 
 import importlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""The only source of randomness: a generator from (seed, purpose, where...), the same wherever and whenever it is asked."""
+"""The only source of randomness: a generator from (seed, purpose, where...), the same whenever it is asked."""
 
 import contextlib
 import hashlib

@@ -39,11 +39,11 @@ def _change(x: Tensor, generator: torch.Generator, crop: bool, flip: bool, black
         reach = max(1, min(height, width) // 8)
         shift = torch.randint(-reach, reach + 1, (2, n, 1), generator=generator)
         rows, columns = rows + shift[0], columns + shift[1]
-    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
-    place = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
-    place = place + torch.arange(n)[:, None, None] * (height * width)
+    lines = rows.clamp(0, height - 1) + torch.arange(n)[:, None] * height
+    place = lines[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
     pixels = x.permute(0, 2, 3, 1).reshape(-1, channels).index_select(0, place.flatten().to(x.device))
     if crop:
-        outside = ~inside.flatten().to(x.device)
-        pixels[outside] = 0 if black is None else black.flatten().to(pixels)
+        inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+        fill = pixels.new_zeros(1) if black is None else black.flatten().to(pixels)
+        pixels = torch.where(inside.flatten()[:, None].to(x.device), pixels, fill)
     return pixels.view(n, height, width, channels).permute(0, 3, 1, 2)

@@ -116,6 +116,22 @@ class Federation:
         """These rows of the pool."""
         return Samples(self.pool, torch.from_numpy(rows).to(self.pool.y.device))
 
+    def prepared(self, x: Any) -> Tensor:
+        """New raw rows, shaped and scaled like this federation's source, as what a model eats."""
+        rows = np.asarray(x)
+        if self.dataset.images and rows.ndim == 3:
+            rows = rows[..., None]
+        want = self.dataset.x.shape[1:]
+        if rows.ndim != len(want) + 1 or (not self.dataset.images and rows.shape[1:] != want):
+            raise UsageError(
+                f"inputs of shape {list(rows.shape)} do not fit: expected [N, {', '.join(map(str, want))}]"
+            )
+        if not self.dataset.images:
+            return self.pool.prepare(torch.from_numpy(rows).to(self.pool.y.device))
+        side = self.shape[1]
+        rows = rows if rows.shape[1:3] == self.shape[1:] else resized(rows.astype(np.uint8), side)
+        return self.pool.prepare(torch.from_numpy(rows).permute(0, 3, 1, 2).to(self.pool.y.device))
+
     def without_public(self, n: int, seed: int) -> tuple[Samples, Samples]:
         """n random samples of the global test set for the server, and the test set that remains."""
         rows = self.split.global_test

@@ -1,9 +1,9 @@
-"""Long tail, then partition, then local train, validation and test: index arrays, a pure function of labels and a seed."""
+"""Long tail, then partition, then local train and test: index arrays, a pure function of labels and a seed."""
 
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ class Options(Protocol):
     """What the config says about a split; `clients` may be None where the data decide (users)."""
 
     @property
-    def partition(self) -> Partition: ...
+    def partition(self) -> Any: ...  # a Partition; config.py, which stands above this room, knows it as a Spec
     @property
     def clients(self) -> int | None: ...
     @property
@@ -75,14 +75,15 @@ class Local(NamedTuple):
 def split_dataset(dataset: Dataset, options: Options, seed: int, limit: int | None = None) -> Split:
     """Divide a data set as the options say; split.seed, where given, takes the place of the run's seed throughout."""
     seed = seed if options.seed is None else options.seed
-    by = options.partition.by
+    partition: Partition = options.partition
+    by = partition.by
     pooled = by == "users" and dataset.pooled_users
     rows, notes = _pool(dataset, len(dataset.y) if pooled else dataset.train, options.longtail, limit, seed)
     ids = getattr(dataset, by) if by else None
     origin = ids[rows] if ids is not None else None
     rng = generator(seed, "partition")
-    parted = options.partition.split(dataset.labels[rows], options.clients, dataset.classes, rng, origin)
-    _check(options.partition, parted, len(rows))
+    parted = partition.split(dataset.labels[rows], options.clients, dataset.classes, rng, origin)
+    _check(partition, parted, len(rows))
     parts = [rows[part] for part in parted.parts]
     official = np.arange(0) if pooled else np.arange(dataset.train, len(dataset.y))
     locals_, left = _local(dataset, options, parts, official, seed)
@@ -94,7 +95,7 @@ def split_dataset(dataset: Dataset, options: Options, seed: int, limit: int | No
         test=test,
         global_test=official if len(official) else np.sort(np.concatenate(test)),
         heldout=_held_out(len(parts), options.heldout, seed),
-        names=_names(dataset, options.partition, parted),
+        names=_names(dataset, partition, parted),
         mirrored=options.test == "mirror",
         notes=notes,
     )

@@ -1,4 +1,4 @@
-"""Who runs the work: an engine is chosen by name and opens a crew; a crew takes jobs and gives outcomes, in any order."""
+"""Who runs the work: an engine, chosen by name, opens a crew; a crew takes jobs and gives outcomes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -18,7 +18,9 @@ class Crew(Protocol):
     def hello(self) -> Iterator[Outcome]:
         """What every client says of itself."""
 
-    def run(self, jobs: Sequence[Job], deadline: float | None, meanwhile: Callable[[], None] | None) -> Iterator[Outcome]:
+    def run(
+        self, jobs: Sequence[Job], deadline: float | None, meanwhile: Callable[[], None] | None
+    ) -> Iterator[Outcome]:
         """Do the jobs; `meanwhile` is called once, while they run."""
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on, written aside, synced and renamed; a corrupt one falls back to the one before."""
+"""Everything a run needs to go on, written aside, synced and renamed; a corrupt one falls back to the one before."""
 
 import json
 import shutil
@@ -64,7 +64,9 @@ class Checkpoints:
             shutil.rmtree(old, ignore_errors=True)
         store.prune(*(self._table(p) for p in self._all()))
 
-    def load(self, server: Server, store: MemoryStore, say: Callable[[str], None]) -> tuple[Progress, dict[str, int]] | None:
+    def load(
+        self, server: Server, store: MemoryStore, say: Callable[[str], None]
+    ) -> tuple[Progress, dict[str, int]] | None:
         """Restore the newest whole checkpoint into server and store; None if there is none at all."""
         found = self._all()
         for path in reversed(found):

@@ -139,7 +139,12 @@ class Evaluation:
         return ("personal", *both, *(("val",) if run.config.split.val else ()))
 
     def _clients(
-        self, kind: str, round: int, clients: Sequence[int], measures: tuple[str, ...], meanwhile: Callable[[], None] | None
+        self,
+        kind: str,
+        round: int,
+        clients: Sequence[int],
+        measures: tuple[str, ...],
+        meanwhile: Callable[[], None] | None,
     ) -> dict[str, Tables]:
         """Tables by measure, from evaluation jobs."""
         found: dict[str, Tables] = {m: {} for m in measures}

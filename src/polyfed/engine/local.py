@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from polyfed.config import Config, make_config
+from polyfed.config import Config, Tree, make_config
 from polyfed.engine.base import Crew, Engine, engine
 from polyfed.engine.memory import MemoryStore
 from polyfed.engine.work import Job, Outcome, World
@@ -29,7 +29,9 @@ PATIENCE = 0.2  # seconds between looks at the clock and at stop requests
 class Local(Engine):
     """This machine."""
 
-    workers: int | None = param(None, "worker processes; 0 works in this process; by default one per core", ge=0, le=1024)
+    workers: int | None = param(
+        None, "worker processes; 0 works in this process; by default one per core", ge=0, le=1024
+    )
 
     def open(self) -> Crew:
         """Serial on a GPU or when asked; otherwise a worker per core."""
@@ -65,7 +67,9 @@ class Serial:
         """Asked in this process: the worlds are the same."""
         return greet(self.world)
 
-    def run(self, jobs: Sequence[Job], deadline: float | None, meanwhile: Callable[[], None] | None) -> Iterator[Outcome]:
+    def run(
+        self, jobs: Sequence[Job], deadline: float | None, meanwhile: Callable[[], None] | None
+    ) -> Iterator[Outcome]:
         """One after the other."""
         end = None if deadline is None else time.monotonic() + deadline
         for job in jobs:
@@ -119,7 +123,8 @@ class Workers:
 
     def __init__(self, count: int):
         self.workers: list[Worker] = []
-        self.count, self.tree = count, {}
+        self.count = count
+        self.tree: Tree = {}
 
     def begin(self, config: Config, world: World, store: MemoryStore) -> None:
         self.world, self.store, self.tree = world, store, config.dump()
@@ -133,7 +138,9 @@ class Workers:
         """Asked in this process: the workers' worlds are the same."""
         return greet(self.world)
 
-    def run(self, jobs: Sequence[Job], deadline: float | None, meanwhile: Callable[[], None] | None) -> Iterator[Outcome]:
+    def run(
+        self, jobs: Sequence[Job], deadline: float | None, meanwhile: Callable[[], None] | None
+    ) -> Iterator[Outcome]:
         """Longest first, each to the next free worker."""
         waiting = deque(sorted(jobs, key=lambda job: (-job.size, job.client)))
         tries = dict.fromkeys((job.client for job in jobs), 0)

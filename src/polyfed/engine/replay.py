@@ -23,7 +23,7 @@ class Predictor:
 
     def logits(self, x: Any) -> Tensor:
         """Raw rows, shaped and scaled like the data the run was given, to logits."""
-        rows = self.federation.prepare(x)
+        rows = self.federation.prepared(x)
         with torch.inference_mode():
             return torch.cat([self.model(part) for part in rows.split(self._batch)]).cpu()
 

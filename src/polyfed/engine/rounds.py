@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -133,7 +134,7 @@ class Run:
             self._round(number)
             self.progress.round = number
             if self.evaluates(number):
-                self._timed("eval", lambda number=number: self.evaluation.after_round(number))
+                self._timed("eval", partial(self.evaluation.after_round, number))
             self._keep_arrays(number)
             if number % self.config.checkpoint.every == 0 or number == rounds:
                 self._checkpoint()
@@ -150,7 +151,7 @@ class Run:
             selected = self._select(number, attempt)
             accepted = self._train(number, attempt, selected)
             if accepted and len(accepted) >= self.config.engine.quorum * len(selected):
-                self._timed("server", lambda accepted=accepted: self._merge(number, accepted))
+                self._timed("server", partial(self._merge, number, accepted))
                 return
             for outcome in accepted:
                 self.store.drop(outcome.client, number)
@@ -272,7 +273,15 @@ class Run:
     def jobs(self, kind: Any, number: int, clients: Sequence[int] | range, measures: tuple[str, ...] = ()) -> list[Job]:
         """One job per client, from the memory version that counts."""
         return [
-            Job(kind, k, number, self.method.send(self.server, k), self.store.table.get(k), measures, self._size(kind, k))
+            Job(
+                kind,
+                k,
+                number,
+                self.method.send(self.server, k),
+                self.store.table.get(k),
+                measures,
+                self._size(kind, k),
+            )
             for k in clients
         ]
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polyfed import rng
 from polyfed.config import Config
@@ -104,7 +104,9 @@ class World:
     @property
     def model_width(self) -> int:
         """d: the width of the features."""
-        return int(self.resident.model.head.in_features)
+        head = self.resident.model.head
+        assert isinstance(head, nn.Linear)
+        return head.in_features
 
     def _make_model(self) -> Net:
         return self.method.build(self.config.model.build(self.federation.shape, self.federation.classes))
@@ -198,7 +200,7 @@ class World:
         )
 
     def _received(self, down: Message, own: Params) -> Bundle:
-        """A message as a client reads it: a slice of the model becomes a whole one, the client's own values around it."""
+        """A message as a client reads it: a slice of the model becomes a whole one, with the client's own around it."""
         received = Bundle(**dict(down.items()))
         for name, entry in self.method.wire().down.items():
             if entry.part is not None and name in down:

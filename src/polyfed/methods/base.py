@@ -118,7 +118,7 @@ class Method(Spec):
 
     @property
     def has_global(self) -> bool:
-        """Whether one model answers for all; a method that keeps part of its model personal has none, unless it says so."""
+        """Whether one model answers for all; a method with a personal slice has none, unless it says so."""
         return self.personal == nothing
 
     @property
@@ -155,7 +155,7 @@ class OnTop(Method):
         return base
 
     @property
-    def trains(self) -> Slice:  # type: ignore[override]
+    def trains(self) -> Slice:
         """The base's."""
         return self.base.trains
 

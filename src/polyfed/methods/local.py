@@ -9,7 +9,7 @@ from polyfed.params import everything
 
 @method("local", paper="control")
 class Local(Method):
-    """Every client trains alone from the common start, as many epochs as it would expect in federation; nothing is sent."""
+    """Every client trains alone, as many epochs as it would expect in federation; nothing is sent."""
 
     personal = everything
     everyone = True

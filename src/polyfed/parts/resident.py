@@ -50,7 +50,7 @@ def features_from(model: Net, x: Tensor, cut: str | None) -> Tensor:
 
 
 class Frozen:
-    """A further copy of the model: eval mode, no gradient, outputs computed once per sample where inputs do not change."""
+    """A further copy of the model: eval mode, no gradient; answers once per sample where inputs do not change."""
 
     def __init__(self, model: Net, params: Params, augmented: bool):
         self.model, self.params, self.augmented = model, params, augmented
@@ -112,8 +112,8 @@ class Resident:
         self._spare.extend(self._lent)
         self._lent.clear()
         for module in self.model.modules():
-            if hasattr(module, "reset"):
-                module.reset()
+            if callable(reset := getattr(module, "reset", None)):
+                reset()
         self.model.eval()
 
     def choose(self, train: Slice, bn: str) -> tuple[list[nn.Parameter], list[Tensor], tuple[Range, ...]]:

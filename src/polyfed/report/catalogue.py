@@ -34,7 +34,9 @@ def parameters(spec: type[Spec]) -> list[dict[str, Any]]:
     found = []
     for name, field in spec.model_fields.items():
         default = field.get_default(call_default_factory=True)
-        bounds = {k: v for m in field.metadata for k in ("ge", "gt", "le", "lt") if (v := getattr(m, k, None)) is not None}
+        bounds = {
+            k: v for m in field.metadata for k in ("ge", "gt", "le", "lt") if (v := getattr(m, k, None)) is not None
+        }
         found.append(
             {
                 "name": name,

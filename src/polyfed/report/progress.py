@@ -5,7 +5,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 
 class Silent:
@@ -22,7 +30,8 @@ class Live:
     """A bar per run with the last numbers beside it."""
 
     def __init__(self, bar: Progress):
-        self.bar, self.task, self.title = bar, None, "run"
+        self.bar, self.title = bar, "run"
+        self.task: TaskID | None = None
 
     def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
         """Move the bar."""

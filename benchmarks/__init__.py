@@ -1,0 +1,1 @@
+"""Speed, memory and scale, measured as ratios within one run."""
