@@ -121,7 +121,7 @@ class Field:
 
     what: str
     part: Slice | None = None
-    rows: tuple[int | str, ...] = ()  # "C" classes, "d" width, "P" weights; any other word is free
+    rows: tuple[int | str, ...] = ()  # "C" classes, "d" width, "P" weights, "F" floats, "I" integers; else free
     kind: Literal["float", "integer", "number"] = "float"
     optional: bool = False
     against: str | None = None  # the field sent down from which an update is measured

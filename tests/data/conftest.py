@@ -1,10 +1,7 @@
 """Small data and a stand-in for the config's split section."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +10,14 @@ import pytest
 from polyfed.data.partition import Iid, Partition
 from polyfed.data.sources.base import Dataset
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+EQUAL = Iid()
 
 
 @dataclass(frozen=True)
 class Wish:
     """What config.split will say."""
 
-    partition: Partition = Iid()
+    partition: Partition = EQUAL
     clients: int | None = 4
     longtail: float = 1.0
     test: Any = 0.2
@@ -45,13 +42,3 @@ def labelled() -> Callable[..., Dataset]:
         return Dataset("toy", x, y, len(train), names, **more)
 
     return make
-
-
-@pytest.fixture(scope="session")
-def real_har(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """UCI HAR in its official layout."""
-    if not (SHARED / "uci_har.npz").is_file():
-        pytest.skip("skipped: no data")
-    out = tmp_path_factory.mktemp("har")
-    subprocess.run([sys.executable, SHARED / "unpack.py", out, "uci_har"], check=True, capture_output=True)
-    return out

@@ -84,9 +84,7 @@ def test_five_hundred_clients_at_alpha_005_with_a_hundred_classes(variant: str) 
 
 
 @pytest.mark.parametrize(("variant", "draws"), [("class", 100), ("class_capped", 100), ("client", 500)])
-def test_a_dirichlet_is_drawn_once_and_never_again(
-    variant: str, draws: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dirichlet_is_drawn_once_and_never_again(variant: str, draws: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     real = dirichlet._shares
     monkeypatch.setattr(dirichlet, "_shares", lambda *a: calls.append(a) or real(*a))
@@ -119,7 +117,8 @@ def test_alpha_governs_the_skew() -> None:
 def test_capped_clients_stop_near_their_fair_share() -> None:
     labels = np.repeat(np.arange(10), 200)
     free, capped = (
-        Dirichlet(alpha=0.1, variant=v, min=0).split(labels, 20, 10, generator(0, "t")) for v in ("class", "class_capped")
+        Dirichlet(alpha=0.1, variant=v, min=0).split(labels, 20, 10, generator(0, "t"))
+        for v in ("class", "class_capped")
     )
     assert max(map(len, capped.parts)) <= 100 + 200  # a full client gets nothing more, the last class may overshoot
     assert np.std([len(p) for p in capped.parts]) < np.std([len(p) for p in free.parts])
@@ -185,7 +184,9 @@ def test_users_are_the_clients_and_those_left_out_are_counted() -> None:
     assert fewer.origins == [2, 4]
 
 
-@pytest.mark.parametrize(("n", "fraction", "up"), [(347, 0.25, 87), (30, 0.1, 3), (4, 0.25, 1), (1, 0.2, 1), (9, 0.2, 2)])
+@pytest.mark.parametrize(
+    ("n", "fraction", "up"), [(347, 0.25, 87), (30, 0.1, 3), (4, 0.25, 1), (1, 0.2, 1), (9, 0.2, 2)]
+)
 def test_users_round_up(n: int, fraction: float, up: int) -> None:
     assert Users().test_count(n, fraction) == up
     assert Users(rounding="down").test_count(n, fraction) == max(int(n * fraction), 1)
@@ -242,5 +243,5 @@ def test_parameters_are_checked() -> None:
         partitions.build({"name": "dirichlet", "alpha": 0}, "split")
     with pytest.raises(UsageError, match=r"'split.classes': expected a whole number from 1 on or 'uniform'"):
         partitions.build({"name": "incomplete", "classes": "some"}, "split")
-    with pytest.raises(UsageError, match="unknown key 'split.alpah'"):
+    with pytest.raises(UsageError, match=r"unknown key 'split.alpah'"):
         partitions.build({"name": "dirichlet", "alpah": 1}, "split")

@@ -72,8 +72,10 @@ class Gate:
             return "nonfinite", f"'{name}' holds NaN or infinite values"
         if field.against is None:
             return None
-        sent = down[field.against].double()
-        length, limit = float((value.double() - sent).norm()), self.norm * (float(sent.norm()) or 1.0)
+        sent = down[field.against].double().reshape(-1, len(value))  # several models: the nearest one counts
+        lengths = (value.double() - sent).norm(dim=1)
+        nearest = int(lengths.argmin())
+        length, limit = float(lengths[nearest]), self.norm * (float(sent[nearest].norm()) or 1.0)
         if length > limit:
             return "norm", f"the update of '{name}' is {length:.3g} long, more than gate.norm allows ({limit:.3g})"
         return None

@@ -79,7 +79,8 @@ class Run:
         self.crew.begin(config, self.world, self.store)
         self.server = Server(self.world.resident, self.world.task, self._hello(), self._weighting(), self.method.shared)
         layout = self.world.resident.layout
-        dims = {"C": self.world.task.classes, "d": self.world.model_width, "P": layout.n_weights}
+        dims = {"C": self.world.task.classes, "d": self.world.model_width}
+        dims |= {"P": layout.n_weights, "F": layout.size, "I": layout.n_integers}
         self.gate = Gate(self.method.wire(), layout, dims, config.gate.norm)
         groups = class_groups(np.sum([k.counts or [0] for k in self.server.clients.values()], axis=0).tolist())
         self.recorder = Recorder(self.folder.path, groups, {k.id: k.name for k in self.server.clients.values()})

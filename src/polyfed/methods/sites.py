@@ -79,9 +79,9 @@ class Site:
         """A further copy of the model with these values: eval mode, no gradient."""
         return self.resident.frozen(params, augmented=self._augment is not None)
 
-    def fresh(self, part: Slice) -> None:
+    def fresh(self, part: Slice, *where: int) -> None:
         """Give a slice of the live model new initial values, keyed by the site."""
-        with rng.seeded(self.task.seed, "fresh", self.round, self._client):
+        with rng.seeded(self.task.seed, "fresh", self.round, self._client, *where):
             values = self.resident.fresh()
         self.live.put(part, *values.get(part))
 
@@ -145,6 +145,7 @@ class Client(Site):
         self.id, self.data, self.counts, self.received, self.memory = id, data, counts, received, memory
         self.common = received.get("w", resident.initial)
         self.new = len(memory) == 0
+        self.scratch = Bundle()  # what the hooks of one work tell each other; gone with it
         self._features: dict[str, tuple[Tensor, Samples]] = {}
 
     @property

@@ -11,10 +11,13 @@ from polyfed.errors import DataError
 
 
 def unpack(archive: Path, into: Path) -> None:
-    """Write the files of a tar or zip archive, and of zip files inside it, under `into`."""
+    """Write the files of a tar or zip archive, and of zip files at the top of a zip file, under `into`."""
     try:
         if zipfile.is_zipfile(archive):
             _unzip(archive, into)
+            for inner in list(into.glob("*.zip")):  # UCI packs a zip in a zip
+                _unzip(inner, into)
+                inner.unlink()
         else:
             with tarfile.open(archive) as tar:
                 tar.extractall(into, filter="data")
@@ -31,9 +34,6 @@ def _unzip(archive: Path, into: Path) -> None:
             if parts.is_absolute() or ".." in parts.parts:
                 raise DataError(f"{archive} would write outside its folder and was not unpacked: {member}")
         file.extractall(into)
-    for inner in [into / name for name in os.listdir(into) if name.endswith(".zip")]:  # UCI packs a zip in a zip
-        _unzip(inner, into)
-        inner.unlink()
 
 
 def install(made: Path, home: Path) -> None:

@@ -1,0 +1,11 @@
+"""FedBN: Li et al., Federated Learning on Non-IID Features via Local Batch Normalization, 2021."""
+
+from polyfed.methods.base import Method, method
+from polyfed.params import bn
+
+
+@method("fedbn", paper="Li et al. 2021")
+class FedBN(Method):
+    """Batch normalisation, weights and statistics, is personal; a model without it is plain FedAvg."""
+
+    personal = bn

@@ -1,0 +1,23 @@
+"""FedRep: Collins et al., Exploiting Shared Representations for Personalized Federated Learning, 2021."""
+
+from polyfed.message import Message
+from polyfed.methods.base import Client, method
+from polyfed.methods.fedper import FedPer
+from polyfed.params import body, head
+from polyfed.registry import param
+
+
+@method("fedrep", paper="Collins et al. 2021")
+class FedRep(FedPer):
+    """The personal head is trained first, on the frozen body; then the shared body, under the frozen head."""
+
+    head_epochs: float | None = param(
+        None, "epochs of the head; by default one less than train.epochs, at least 1", gt=0
+    )
+    body_epochs: float = param(1.0, "epochs of the body", gt=0)
+
+    def train(self, client: Client) -> Message:
+        epochs = self.head_epochs or max(client.task.train.epochs - 1, 1)
+        self.local(client, on=client.features("head"), epochs=epochs, train=head)
+        self.local(client, epochs=self.body_epochs, train=body)
+        return self.upload(client)

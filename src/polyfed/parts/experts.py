@@ -1,0 +1,39 @@
+"""Experts for groups of classes, and the module that lets them answer together (ECL)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polyfed.models.base import Net
+
+
+def frequency_groups(counts: Tensor, experts: int) -> list[list[int]]:
+    """The classes held, most frequent first, cut into groups of nearly equal number; larger groups first."""
+    held = [int(c) for c in torch.nonzero(counts).flatten()]
+    order = sorted(held, key=lambda c: (-int(counts[c]), c))
+    parts = np.array_split(np.array(order, dtype=int), min(experts, max(len(order), 1)))
+    return [part.tolist() for part in parts]
+
+
+class Experts(nn.Module):
+    """One trunk, a global branch and an expert per group; a class is answered by its group's expert and the branch."""
+
+    def __init__(
+        self, branch: Net, experts: Sequence[Net], groups: Sequence[list[int]], factors: Tensor, lam: float, mask: bool
+    ):
+        super().__init__()
+        self.trunk, self.branch = branch.trunk, nn.Sequential(branch.last, branch.head)
+        self.experts = nn.ModuleList(nn.Sequential(e.last, e.head) for e in experts)
+        self.groups, self.lam, self.mask = list(groups), lam, mask
+        self.register_buffer("factors", factors)  # s_m per class of its group
+
+    def forward(self, x: Tensor) -> Tensor:
+        shared = self.trunk(x)
+        z = self.branch(shared)
+        out = torch.full_like(z, float("-inf")) if self.mask else z.clone()
+        for expert, classes in zip(self.experts, self.groups, strict=True):
+            scaled = self.get_buffer("factors")[classes] * expert(shared)[:, classes]
+            out[:, classes] = self.lam * scaled + (1 - self.lam) * z[:, classes]  # eq. 6
+        return out

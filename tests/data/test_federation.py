@@ -1,0 +1,136 @@
+"""The clients' data as tensors."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from polyfed.data.federation import Federation, federation, resized
+from polyfed.data.partition import Dirichlet, Iid, Users
+from polyfed.data.sources import sources
+from polyfed.data.sources.arrays import Arrays
+from polyfed.errors import UsageError
+
+
+def digits(**settings: Any) -> Any:
+    return sources.build({"name": "digits", **settings}, "data")
+
+
+@pytest.fixture
+def skewed(wish: Any) -> Federation:
+    return federation(digits(), wish(Dirichlet(alpha=0.3), 10, longtail=5, val=0.1, heldout=3), 0)
+
+
+def test_clients_are_views_of_one_pool(skewed: Federation) -> None:
+    assert len(skewed.clients) == 10
+    assert skewed.shape == (1, 8, 8)
+    assert skewed.classes == len(skewed.class_names) == 10
+    assert skewed.pool.x.is_contiguous(memory_format=torch.channels_last)
+    for client in skewed.clients:
+        assert client.train.pool is client.test.pool is skewed.pool
+        assert client.counts.tolist() == np.bincount(client.train.y.numpy(), minlength=10).tolist()
+    x, _ = skewed.clients[0].train.take(torch.arange(3))
+    assert x.shape == (3, 1, 8, 8)
+    assert x.dtype == torch.float32
+
+
+def test_prepared_training_rows_are_standardised(wish: Any) -> None:
+    fed = federation(digits(), wish(Iid(), 1, test="none"), 0)
+    x, _ = fed.clients[0].train.take(torch.arange(len(fed.clients[0].train)))
+    assert abs(float(x.mean())) < 1e-4
+    assert abs(float(x.std()) - 1) < 1e-3
+
+
+def test_participants_and_held_out_clients_are_everyone(skewed: Federation) -> None:
+    assert len(skewed.heldout) == 3
+    assert sorted([*skewed.participants, *skewed.heldout]) == list(range(10))
+
+
+def test_describe_is_plain_and_adds_up(skewed: Federation) -> None:
+    said = json.loads(json.dumps(skewed.describe()))
+    assert list(said) == ["total", "classes", "global_test", "clients", "imbalance_factor", "mean_distance", "notes"]
+    assert said["total"] == sum(c["train"] + c["val"] + c["test"] for c in said["clients"])
+    assert said["total"] + said["notes"]["longtail_left_out"] == 1438
+    assert said["global_test"] == 359
+    assert list(said["clients"][0]) == ["id", "name", "train", "val", "test", "counts"]
+    assert all(sum(c["counts"]) == c["train"] for c in said["clients"])
+    assert said["imbalance_factor"] == pytest.approx(5, rel=0.05)
+    assert 0 < said["mean_distance"] < 1
+
+
+def test_mean_distance_of_equal_and_of_disjoint_clients(wish: Any) -> None:
+    y = np.array([0, 1] * 20)
+    same = Arrays.hold(np.zeros((40, 2), np.float32), y, users=np.arange(40) // 20)
+    apart = Arrays.hold(np.zeros((40, 2), np.float32), y, users=y)
+    near, far = (federation(s, wish(Users(), None, test="none"), 0).describe() for s in (same, apart))
+    assert near["mean_distance"] == 0
+    assert far["mean_distance"] == 0.5
+    assert near["imbalance_factor"] == 1
+
+
+def test_a_mirrored_test_is_not_part_of_the_total(wish: Any) -> None:
+    said = federation(digits(), wish(Dirichlet(), 5, test="mirror"), 0).describe()
+    assert said["total"] == 1438 == sum(c["train"] for c in said["clients"])
+    assert sum(c["test"] for c in said["clients"]) == 359
+
+
+def test_images_are_resized_once_and_it_is_noted(wish: Any) -> None:
+    fed = federation(digits(), wish(), 0, size=16)
+    assert fed.shape == (1, 16, 16)
+    assert fed.notes["resized"] == 16
+    assert federation(digits(size=12), wish(), 0).shape == (1, 12, 12)
+    assert "resized" not in federation(digits(), wish(), 0, size=8).notes
+
+
+def test_resizing_keeps_flat_images_and_the_mean() -> None:
+    flat = np.full((3, 8, 8, 2), 77, np.uint8)
+    assert np.all(resized(flat, 32) == 77)
+    images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
+    assert abs(resized(images, 16).mean() - images.mean()) < 1
+
+
+def test_augmenting_a_prepared_batch_pads_with_black(wish: Any) -> None:
+    fed = federation(digits(augment="crop"), wish(), 0)
+    x, _ = fed.clients[0].train.take(torch.arange(50))
+    assert fed.augment is not None
+    made = fed.augment(x, torch.Generator().manual_seed(0))
+    black = float(fed.pool.prepare(torch.zeros(1, 1, 1, 1)))
+    assert float(made.min()) == pytest.approx(black)
+    assert federation(digits(), wish(), 0).augment is None
+
+
+def test_a_public_set_is_taken_out_of_the_global_test(skewed: Federation) -> None:
+    public, rest = skewed.without_public(100, 3)
+    again, _ = skewed.without_public(100, 3)
+    assert torch.equal(public.rows, again.rows)
+    assert sorted([*public.rows.tolist(), *rest.rows.tolist()]) == skewed.global_test.rows.tolist()
+    assert len(public) == 100
+    with pytest.raises(UsageError, match="359"):
+        skewed.without_public(359, 0)
+
+
+def test_size_and_augment_are_for_images(wish: Any) -> None:
+    floats = np.zeros((20, 4), np.float32)
+    with pytest.raises(UsageError, match=r"data.size=8 is for images"):
+        federation(Arrays.hold(floats, np.arange(20) % 2, size=8), wish(), 0)
+    with pytest.raises(UsageError, match=r"data.augment=flip is for images"):
+        federation(Arrays.hold(floats, np.arange(20) % 2, augment="flip"), wish(), 0)
+
+
+def test_ten_thousand_clients_share_one_pool(wish: Any) -> None:
+    source = Arrays.hold(np.zeros((20_000, 2), np.float32), np.arange(20_000) % 3)
+    fed = federation(source, wish(Iid(), 10_000), 0)
+    assert len(fed.clients) == 10_000
+    assert {len(client.train) for client in fed.clients} == {1}
+    assert fed.clients[9_999].test.pool is fed.pool
+
+
+def test_importing_the_room_is_light() -> None:
+    heavy = ["pandas", "sklearn", "PIL", "rich", "matplotlib", "scipy"]
+    code = f"import sys, polyfed.data.federation as f; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
