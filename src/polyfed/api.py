@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from polyfed.config import Config, Tree, make_config, merge, named_sections, read_config, unflatten
+from polyfed.config import Config, Tree, make_config, merge, read_config, unflatten
 from polyfed.data.federation import Federation
 from polyfed.data.sources.arrays import Arrays
 from polyfed.engine.base import Crew
@@ -22,6 +21,7 @@ from polyfed.errors import DataError, UsageError
 from polyfed.measure.metrics import round_of_arrival
 from polyfed.methods.base import Method, methods
 from polyfed.models.own import hold
+from polyfed.registry import Spec
 from polyfed.report.progress import Silent, live
 from polyfed.report.tables import comparison_table
 
@@ -58,10 +58,10 @@ def resume(
     folder = RunFolder.existing(Path(path))
     if folder.result() is not None:
         return Result(folder.path)
-    tree = merge(folder.tree(), _objects(objects))
+    config = _config_of_run(folder, objects)
     if workers is not None:
-        tree = merge(tree, {"engine": {"workers": workers}})
-    return _work(make_config(tree), folder, progress, crew)
+        config = make_config(config.dump(), {"engine": {"workers": workers}})
+    return _work(config, folder, progress, crew)
 
 
 def load(path: str | Path) -> "Result":
@@ -91,21 +91,41 @@ def _watching(progress: bool | Watch) -> Iterator[Watch]:
 
 def config_of(*sources: Source, **keys: Any) -> Config:
     """One checked Config from files, mappings and keys; Python objects may stand for data, model and method."""
-    trees = [read_config(Path(s)) if isinstance(s, str | Path) else unflatten(dict(s)) for s in sources]
-    return make_config(*map(_objects, [*trees, unflatten(keys)]))
+    return make_config(*_trees(*sources, keys))
 
 
-def _objects(tree: Tree) -> Tree:
-    """Arrays, modules and method classes given as Python objects become Specs that stand for them."""
+def _trees(*sources: Source) -> list[Tree]:
+    return [read_config(Path(s)) if isinstance(s, str | Path) else unflatten(_objects(s)) for s in sources]
+
+
+def _config_of_run(folder: RunFolder, objects: Mapping[str, Any]) -> Config:
+    """The config a run was made from; the objects it was given are given again."""
+    given = unflatten(_objects(objects))
+    try:
+        return make_config(folder.tree(), given)
+    except UsageError as error:
+        raise DataError(f"the run at '{folder.path}' cannot be used here: config.yaml: {error}") from None
+
+
+def _objects(tree: Mapping[str, Any]) -> Tree:
+    """Arrays, modules, methods and engines given as Python objects become sections that stand for them."""
     made = dict(tree)
     data, model, method = made.get("data"), made.get("model"), made.get("method")
-    if data is not None and not isinstance(data, str | Mapping | Arrays):
+    if not isinstance(data, str | Mapping | Spec | None):
         made["data"] = _held(data)
-    if isinstance(model, nn.Module) or (callable(model) and not isinstance(model, str | Mapping)):
+    if not isinstance(model, str | Mapping | Spec | None):
         made["model"] = hold(model)
     if isinstance(method, type) and issubclass(method, Method):
-        made["method"] = method()
-    return made
+        made["method"] = methods.hold(method).name
+    elif isinstance(method, Method):
+        methods.hold(type(method))
+    return {key: _section(value) if isinstance(value, Spec) else value for key, value in made.items()}
+
+
+def _section(spec: Spec) -> Tree:
+    """A Spec as a section of the tree: its name and what it was given, so that other keys can come over it."""
+    given = {key: getattr(spec, key) for key in spec.model_fields_set}
+    return {"name": spec.name} | {k: v for k, v in given.items() if v != type(spec).model_fields[k].default}
 
 
 def _held(data: Any) -> Arrays:
@@ -132,7 +152,11 @@ class Result:
     @property
     def config(self) -> Tree:
         """The complete config."""
-        return self.folder.tree()
+        tree = self.folder.tree()
+        missing = [key for key in Config.model_fields if key not in tree]
+        if missing:
+            raise DataError(f"the run at '{self.path}' is corrupt: config.yaml has no '{missing[0]}'")
+        return tree
 
     @property
     def round(self) -> int:
@@ -146,6 +170,8 @@ class Result:
         found = self.folder.result()
         if found is None:
             raise DataError(f"the run at '{self.path}' is not finished; go on with: polyfed resume {self.path}")
+        if not isinstance(found, dict) or "fingerprint" not in found:
+            raise DataError(f"the run at '{self.path}' is corrupt: summary.json is not a summary")
         return found
 
     def __getitem__(self, key: str) -> Any:
@@ -192,11 +218,11 @@ class Result:
 
     def client(self, id: int, **objects: Any) -> Predictor:
         """The model that answers for a client."""
-        return replay(make_config(merge(self.folder.tree(), _objects(objects))), self.folder, id)
+        return replay(_config_of_run(self.folder, objects), self.folder, id)
 
     def global_model(self, **objects: Any) -> Predictor:
         """The model that answers for all."""
-        return replay(make_config(merge(self.folder.tree(), _objects(objects))), self.folder, None)
+        return replay(_config_of_run(self.folder, objects), self.folder, None)
 
     def table(self) -> str:
         """Its numbers as a table."""
@@ -225,14 +251,15 @@ class Comparison:
 
 def compare(
     *sources: Source,
-    methods: Sequence[str | Mapping[str, Any]],
-    seeds: int | Sequence[int] = 3,
+    methods: Sequence[str | type[Method]] | None = None,
+    seeds: int | Sequence[int] | None = None,
     out: str | Path | None = None,
     progress: bool | Watch = False,
     **keys: Any,
 ) -> Comparison:
     """Run each method on each seed; `fedprox={"mu": 0.1}` sets a method's own parameters. Workers serve all runs."""
-    configs = comparison_configs(*sources, methods=methods, seeds=seeds, **keys)
+    asked = {key: value for key, value in (("methods", methods), ("seeds", seeds)) if value is not None}
+    configs = comparison_configs(*sources, {**keys, **asked})
     first = configs[0]
     folder = comparison_folder(first, Path(out) if out is not None else None)
     crew = first.engine.open()
@@ -259,31 +286,46 @@ def comparison_folder(config: Config, out: Path | None) -> Path:
     return claim(out, f"compare-{config.data.name}")
 
 
-def comparison_configs(
-    *sources: Source, methods: Sequence[str | Mapping[str, Any]], seeds: int | Sequence[int] = 3, **keys: Any
-) -> list[Config]:
+def comparison_configs(*sources: Source) -> list[Config]:
     """One config per seed and method, each method with its own parameters; all checked before anything runs."""
-    names = _method_names(methods)
-    tree = unflatten(keys)
-    own = {name: tree.pop(name) for name in names if name in tree}
-    if "method" in tree:
-        raise UsageError("'method' has no place in a comparison; give methods=[...]")
-    chosen = [merge({"name": name}, own.get(name, {})) for name in names]
-    return [
-        config_of(*sources, **merge(named_sections(tree), {"method": one, "seed": seed}))
-        for seed in _seed_list(seeds)
-        for one in chosen
-    ]
+    tree: Tree = {}
+    for layer in _trees(*sources):
+        tree = merge(tree, layer)
+    names, seeds = _method_names(tree.pop("methods", None)), _seed_list(tree.pop("seeds", 3))
+    for key in ("method", "seed"):
+        if key in tree:
+            raise UsageError(f"'{key}' has no place in a comparison; give {key}s=[...]")
+    chosen = [{"name": name, **_own_parameters(tree, name)} for name in names]
+    return [make_config(tree, {"seed": seed, "method": one}) for seed in seeds for one in chosen]
 
 
-def _method_names(methods: Any) -> list[str]:
-    names = [methods] if isinstance(methods, str) else methods
-    if not isinstance(names, Sequence) or not names or not all(isinstance(n, str) for n in names):
-        raise UsageError(f"methods must be a list of names, for example methods=[fedavg,fedprox] (got {methods!r})")
-    twice = [n for n in names if list(names).count(n) > 1]
+def _own_parameters(tree: Tree, name: str) -> Tree:
+    """A method's own parameters, taken out of the tree; one from a file (mine.py:Mine) goes by its class."""
+    short = name.rpartition(":")[2]
+    found = tree.pop(short, {})
+    if not isinstance(found, dict):
+        raise UsageError(f"'{short}' must hold the method's parameters, for example {short}.key=value (got {found!r})")
+    return found
+
+
+def _method_names(given: Any) -> list[str]:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or not names:
+        example = "for example methods=[fedavg,fedprox]"
+        raise UsageError(f"a comparison needs methods=[...], {example}" + (f" (got {given!r})" if given else ""))
+    made = [_method_name(n) for n in names]
+    twice = [n for n in made if made.count(n) > 1]
     if twice:
         raise UsageError(f"method '{twice[0]}' is in the comparison twice")
-    return list(names)
+    return made
+
+
+def _method_name(given: Any) -> str:
+    if isinstance(given, type) and issubclass(given, Method):
+        return methods.hold(given).name
+    if not isinstance(given, str):
+        raise UsageError(f"methods must be a list of names, for example methods=[fedavg,fedprox] (got {given!r})")
+    return given
 
 
 def _seed_list(seeds: Any) -> list[int]:

@@ -18,6 +18,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # [a,b] in a help text is a list, not markup
+    suggest_commands=False,  # click already does
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -42,18 +44,10 @@ def run(words: Words = None, out: Out = None, as_json: Json = False, quiet: Quie
 def compare(words: Words = None, out: Out = None, as_json: Json = False, quiet: Quiet = False) -> None:
     """Compare methods over seeds: methods=[fedavg,fedprox] seeds=3 fedprox.mu=0.1."""
     sources, keys = _read(words)
-    from polyfed.config import merge, read_config
-
-    tree: dict[str, Any] = {}
-    for source in sources:
-        tree = merge(tree, read_config(Path(source)))
-    tree = merge(tree, keys)
-    if "methods" not in tree:
-        raise UsageError("a comparison needs methods=[...], for example methods=[fedavg,fedprox]")
     import polyfed
     from polyfed.report.tables import CAPTION
 
-    made = polyfed.compare(out=out, progress=not quiet, **tree)
+    made = polyfed.compare(*sources, keys, out=out, progress=not quiet)
     value = {"comparison": str(made.path), "runs": made.summaries, "table": made.table("csv")}
     _print(value, as_json, lambda: f"\n{made.table()}\n{CAPTION}\n\nruns and tables: {made.path}")
 
@@ -172,9 +166,12 @@ def main() -> None:
 def call(arguments: list[str]) -> int:
     """The exit code of a command line; for `main`, and for tests in this process."""
     try:
-        app(arguments, standalone_mode=False)
+        app(arguments, prog_name="polyfed", standalone_mode=False)
     except PolyfedError as error:
         return _say(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:  # the help is its message
+        sys.stdout.write(error.format_message() + "\n")
+        return 0
     except click.ClickException as error:
         return _say(error.format_message(), 2)
     except (click.exceptions.Abort, KeyboardInterrupt):

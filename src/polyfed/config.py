@@ -7,21 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from polyfed.errors import UsageError, did_you_mean
-from polyfed.registry import Registry, Spec, explain, registries
+from polyfed.registry import Registry, Spec, Typed, contradiction, explain, in_words, registries
 
 NAMED = ("method", "model", "data", "engine")  # sections for which a bare value sets the name
 Tree = dict[str, Any]
+CLIENTS = 20  # by default, where the data do not say
 
 
 def _spec(value: Any) -> Any:
@@ -33,10 +26,8 @@ def _spec(value: Any) -> Any:
 Chosen = Annotated[Any, AfterValidator(_spec)]  # typed by the room that registers it, which this one may not import
 
 
-class Section(BaseModel):
+class Section(Typed):
     """A group of keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Train(Section):
@@ -51,6 +42,14 @@ class Train(Section):
     clip: float | None = Field(None, gt=0)
     schedule: Literal["constant", "cosine"] | dict[int, float] | tuple[float, int] = "constant"
 
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _one_of_four(cls, value: Any) -> Any:
+        pair = isinstance(value, list | tuple) and len(value) == 2
+        if not (pair or isinstance(value, dict) or value in ("constant", "cosine")):
+            raise ValueError("a schedule is constant, cosine, {round: lr, ...} or [factor, rounds]")
+        return value
+
     @field_validator("schedule")
     @classmethod
     def _possible(cls, value: Any) -> Any:
@@ -63,7 +62,7 @@ class Train(Section):
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> "Train":
         if self.nesterov and self.momentum == 0:
-            raise ValueError("train.nesterov needs train.momentum above 0")
+            raise contradiction("train.nesterov needs train.momentum above 0")
         return self
 
     def lr_at(self, round: int, rounds: int) -> float:
@@ -82,7 +81,7 @@ class Split(Section):
     """Who holds what: long tail, then partition, then local train, validation and test."""
 
     partition: Chosen
-    clients: int = Field(20, ge=1)
+    clients: int | None = Field(None, ge=1)  # None: every user where users are clients, else 20
     longtail: float = Field(1.0, ge=1)
     test: Literal["mirror", "none"] | Annotated[float, Field(gt=0, lt=1)] = 0.2
     val: float = Field(0.0, ge=0, lt=1)
@@ -91,10 +90,10 @@ class Split(Section):
 
     @model_validator(mode="after")
     def _somebody_trains(self) -> "Split":
-        if self.heldout >= self.clients:
-            raise ValueError(f"split.heldout={self.heldout} leaves none of the {self.clients} clients to train")
+        if self.clients is not None and self.heldout >= self.clients:
+            raise contradiction(f"split.heldout={self.heldout} leaves none of the {self.clients} clients to train")
         if isinstance(self.test, float) and self.test + self.val >= 1:
-            raise ValueError("split.test and split.val together leave nothing to train on")
+            raise contradiction("split.test and split.val together leave nothing to train on")
         return self
 
 
@@ -160,6 +159,8 @@ class Config(Section):
     def _known_device(cls, value: str) -> str:
         if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value):
             raise ValueError("device is auto, cpu, mps, cuda or cuda:N")
+        if not _has(value):
+            raise ValueError("this machine has no such device; auto takes the best there is")
         return value
 
     def dump(self) -> Tree:
@@ -177,8 +178,19 @@ class Config(Section):
         return tree
 
 
+def _has(device: str) -> bool:
+    """Whether this machine has a device."""
+    import torch
+
+    kind, _, number = device.partition(":")
+    if kind == "cuda":
+        return int(number or 0) < torch.cuda.device_count()
+    return kind != "mps" or torch.backends.mps.is_available()
+
+
 def _plain(section: Section, skip: str = "") -> Tree:
-    return section.model_dump(mode="json", exclude={skip} if skip else None)
+    values = section.model_dump(exclude={skip} if skip else None)
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
 DEFAULTS: Tree = {
@@ -210,6 +222,7 @@ def make_config(*trees: Tree) -> Config:
 def _split(section: Tree) -> Split:
     """Keys that are not every split's belong to the chosen partition."""
     common = set(Split.model_fields)
+    section = in_words(section, "split")
     own = {k: v for k, v in section.items() if k not in common}
     chosen = section.get("partition", "dirichlet")
     spec = _registry("partition").get(chosen) if not isinstance(chosen, Spec) else type(chosen)
@@ -218,8 +231,11 @@ def _split(section: Tree) -> Split:
         hint = did_you_mean(unknown[0], common | set(spec.model_fields))
         raise UsageError(f"unknown key 'split.{unknown[0]}' for partition '{spec.name}'; {hint}")
     partition = _registry("partition").build(chosen if isinstance(chosen, Spec) else {"name": chosen, **own}, "split")
+    given = {k: v for k, v in section.items() if k in common}
+    if given.get("clients") is None and getattr(partition, "by", "") != "users":
+        given["clients"] = CLIENTS
     try:
-        return Split(**{**{k: v for k, v in section.items() if k in common}, "partition": partition})
+        return Split(**{**given, "partition": partition})
     except ValidationError as error:
         raise UsageError(explain(error, "split", common, "split")) from None
 
@@ -247,13 +263,13 @@ def _registry(kind: str) -> Registry:
     return registries[kind]
 
 
-def named_sections(tree: Tree) -> Tree:
+def named_sections(tree: Tree, names: tuple[str, ...] = (*NAMED, "base")) -> Tree:
     """A bare value for method, model, data or engine becomes its name; so does one for a nested base."""
     made = {}
     for key, value in tree.items():
-        if key in (*NAMED, "base") and isinstance(value, str):
+        if key in names and isinstance(value, str):
             value = {"name": value}
-        made[key] = named_sections(value) if isinstance(value, dict) else value
+        made[key] = named_sections(value, ("base",)) if isinstance(value, dict) else value
     return made
 
 
@@ -262,19 +278,33 @@ def merge(under: Tree, over: Tree) -> Tree:
     made = dict(under)
     for key, value in over.items():
         below = made.get(key)
-        made[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        if isinstance(below, dict) and isinstance(value, dict) and (_in_words(below) or _in_words(value)):
+            value = merge(below, value)
+        made[key] = value
     return made
+
+
+def _in_words(mapping: Tree) -> bool:
+    """Whether this is a part of the tree; a mapping by numbers (a schedule) is one value, replaced as a whole."""
+    return not mapping or any(isinstance(key, str) for key in mapping)
+
+
+MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
     """YAML that reads 1e-5 as a number, only true and false as truth values, and refuses a key said twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [self.construct_object(k, deep=True) for k, _ in node.value]
+        keys = [self.construct_object(k, deep=True) for k, _ in node.value if k.tag != MERGE]
         twice = [k for k in keys if keys.count(k) > 1]
         if twice:
             raise yaml.YAMLError(f"the key '{twice[0]}' is given twice")
         return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every string that `_Loader`, or another reader of YAML, would take for something else."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -282,50 +312,58 @@ _Loader.yaml_implicit_resolvers = {
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 for _tag, _rule, _first in (
-    ("bool", r"true|True|false|False", "tTfF"),
-    ("int", r"[-+]?\d+", "-+0123456789"),
-    ("float", r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?|[-+]?\.inf|\.nan", "-+.0123456789"),
+    ("bool", r"(?:true|True|false|False)", "tTfF"),
+    ("int", r"[-+]?[0-9]+", "-+0123456789"),
+    (
+        "float",
+        r"(?:[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan)",
+        "-+.0123456789",
+    ),
 ):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_rule})$"), list(_first))
+    for _reader_or_writer in (_Loader, _Dumper):
+        _reader_or_writer.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_rule + r"\Z"), list(_first))
 _Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
 
 
 def read_yaml(text: str, where: str) -> Any:
     """Plain data from YAML text; anything else is one sentence."""
-    loader = _Loader(text)
     try:
-        return loader.get_single_data()
+        return _Loader(text).get_single_data()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" at line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UsageError(f"{where} is not valid YAML{line}: {problem}") from None
-    finally:
-        loader.dispose()
+    except RecursionError:
+        raise UsageError(f"{where} is nested too deeply") from None
 
 
 def read_config(path: Path) -> Tree:
     """The tree of a config file."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read config file '{path}': {getattr(error, 'strerror', None) or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"cannot read config file '{path}': it is not UTF-8 text") from None
+    except OSError as error:
+        raise UsageError(f"cannot read config file '{path}': {error.strerror or error}") from None
     tree = read_yaml(text, f"config file '{path}'")
     if not isinstance(tree, dict):
-        raise UsageError(f"config file '{path}' must hold keys and values, not {type(tree).__name__}")
-    if not all(isinstance(k, str) for k in tree):
-        raise UsageError(f"config file '{path}' has a key that is not a word")
-    return unflatten(tree)
+        held = "is empty" if tree is None else f"holds a {type(tree).__name__}"
+        raise UsageError(f"config file '{path}' must hold keys and values, but it {held}")
+    try:
+        return unflatten(in_words(tree, str(path)))
+    except RecursionError:
+        raise UsageError(f"config file '{path}' holds a part that contains itself") from None
 
 
-def unflatten(tree: Tree) -> Tree:
+def unflatten(tree: Tree, names: tuple[str, ...] = (*NAMED, "base")) -> Tree:
     """`train.lr: 0.1` means the same as `train: {lr: 0.1}`, in a file as on the command line."""
     made: Tree = {}
     for key, value in tree.items():
-        layer = unflatten(value) if isinstance(value, dict) and all(isinstance(k, str) for k in value) else value
-        for word in reversed(str(key).split(".")):
+        layer = unflatten(value, ("base",)) if isinstance(value, dict) and _in_words(value) else value
+        for word in reversed(key.split(".") if isinstance(key, str) else [key]):
             layer = {word: layer}
-        made = merge(named_sections(made), named_sections(layer))
+        made = merge(named_sections(made, names), named_sections(layer, names))
     return made
 
 
@@ -342,4 +380,4 @@ def read_assignments(words: list[str]) -> Tree:
 
 def write_yaml(tree: Tree) -> str:
     """A tree as YAML that reads back the same."""
-    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)

@@ -19,8 +19,9 @@ Value = Tensor | Params | int | float
 class Bundle:
     """Tensors, whole models and numbers by name; reads like an object: `bundle.hpm`, `bundle.get("hpm")`."""
 
-    def __init__(self, **values: Value):
-        self.__dict__.update(values)
+    def __init__(self, /, **values: Value):
+        for name, value in values.items():
+            self[name] = value
 
     def __contains__(self, name: str) -> bool:
         return name in self.__dict__
@@ -35,10 +36,15 @@ class Bundle:
         return self.__dict__[name]
 
     def __setitem__(self, name: str, value: Value) -> None:
+        if hasattr(Bundle, name):
+            raise ValueError(f"a value cannot be named '{name}': the bundle itself uses that word")
         self.__dict__[name] = value
 
+    def __delitem__(self, name: str) -> None:
+        del self.__dict__[name]
+
     def __setattr__(self, name: str, value: Value) -> None:
-        self.__dict__[name] = value
+        self[name] = value
 
     def __getattr__(self, name: str) -> Any:  # only for what is not there; types the rest as Any
         raise AttributeError(f"there is no '{name}' here; there is {', '.join(self) or 'nothing'}")
@@ -72,30 +78,51 @@ class Bundle:
 
     def encode(self) -> bytes:
         """As safetensors; the numbers are JSON in its header."""
-        tensors = {n: t.detach().cpu().contiguous() for n, t in self.tensors().items()}
-        return save_tensors(tensors, metadata={"numbers": json.dumps(self.numbers())})
+        tensors: dict[str, Tensor] = {}
+        storages: set[int] = set()
+        for name, tensor in self.tensors().items():
+            one = tensor.detach().cpu().contiguous()
+            shared = one.untyped_storage().data_ptr() in storages  # the format refuses tensors that share memory
+            tensors[name] = one.clone() if shared else one
+            storages.add(one.untyped_storage().data_ptr())
+        return save_tensors(tensors, metadata={"numbers": json.dumps(_only_numbers(self.numbers()))})
 
     @classmethod
     def decode(cls, blob: bytes, layout: Layout | None = None) -> Self:
         """The inverse of `encode`; raises ValueError for anything that is not such a blob."""
         try:
-            length = int.from_bytes(blob[:8], "little")
-            header = json.loads(blob[8 : 8 + length])
-            values: dict[str, Any] = dict(json.loads(header["__metadata__"]["numbers"]))
-            tensors = load_tensors(blob)
-        except (SafetensorError, KeyError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            return cls(**_values(blob, layout))
+        except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"not a bundle of tensors: {error}") from error
-        for name, tensor in tensors.items():
-            stem, _, what = name.partition("#")
-            if what == "flat" and layout is not None:
-                values[stem] = Params(layout, tensor, tensors[f"{stem}#integers"])
-            elif not what or layout is None:
-                values[name] = tensor
-        return cls(**values)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Between our own processes too it travels as plain bytes."""
         return type(self).decode, (self.encode(),)
+
+
+def _values(blob: bytes, layout: Layout | None) -> dict[str, Any]:
+    """What a blob holds, by name; whatever is wrong with it raises one of a few errors."""
+    length = int.from_bytes(blob[:8], "little")
+    header = json.loads(blob[8 : 8 + length])
+    values: dict[str, Any] = _only_numbers(dict(json.loads(header["__metadata__"]["numbers"])))
+    tensors = load_tensors(blob)
+    for name, tensor in tensors.items():
+        stem, _, what = name.partition("#")
+        if what == "flat" and layout is not None:
+            integers = tensors[f"{stem}#integers"]
+            if (len(tensor), len(integers)) != (layout.size, layout.n_integers):
+                raise ValueError(f"'{stem}' is a model of another layout")
+            values[stem] = Params(layout, tensor, integers)
+        elif what != "integers" or layout is None:
+            values[name] = tensor
+    return values
+
+
+def _only_numbers(values: dict[str, Any]) -> dict[str, Any]:
+    strange = [name for name, value in values.items() if not isinstance(value, int | float)]
+    if strange:
+        raise TypeError(f"'{strange[0]}' is neither a tensor nor a number: {values[strange[0]]!r:.80}")
+    return values
 
 
 class Message(Bundle):

@@ -47,9 +47,15 @@ class Slice:
     def __or__(self, other: "Slice") -> "Slice":
         if nothing in (self, other):
             return other if self == nothing else self
+        if everything in (self, other):
+            return everything
         return Slice(f"({self.text} or {other.text})", lambda e: self.test(e) or other.test(e))
 
     def __and__(self, other: "Slice") -> "Slice":
+        if everything in (self, other):
+            return other if self == everything else self
+        if nothing in (self, other):
+            return nothing
         return Slice(f"({self.text} and {other.text})", lambda e: self.test(e) and other.test(e))
 
     def __invert__(self) -> "Slice":
@@ -74,7 +80,10 @@ buffers = Slice("buffers", lambda e: e.kind != "weight")
 
 def named(*patterns: str) -> Slice:
     """The entries whose name fits one of these shell patterns."""
-    return Slice(" or ".join(patterns), lambda e: any(fnmatchcase(e.name, p) for p in patterns))
+    quoted = " or ".join(f'"{p}"' for p in patterns)  # quoted: "head" is a name, head is the slice
+    return Slice(
+        f"({quoted})" if len(patterns) > 1 else quoted, lambda e: any(fnmatchcase(e.name, p) for p in patterns)
+    )
 
 
 class Layout:
@@ -187,6 +196,9 @@ def _gather(vector: Tensor, ranges: tuple[Range, ...]) -> Tensor:
 
 
 def _scatter(vector: Tensor, ranges: tuple[Range, ...], values: Tensor) -> None:
+    held = sum(b - a for a, b in ranges)
+    if values.shape != (held,):
+        raise ValueError(f"a slice of {held} numbers cannot take values of shape {list(values.shape)}")
     at = 0
     for a, b in ranges:
         vector[a:b] = values[at : at + b - a]

@@ -7,15 +7,36 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from polyfed.errors import UsageError, did_you_mean
 
 
-class Spec(BaseModel):
+class Typed(BaseModel):
+    """Keys whose values are read by type."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """`rounds=true` is a slip, though Python takes true for 1."""
+        takes = str(cls.model_fields[info.field_name or ""].annotation)
+        if isinstance(value, bool) and ("int" in takes or "float" in takes) and "bool" not in takes:
+            raise ValueError("input should be a number")
+        return value
+
+
+def contradiction(sentence: str) -> PydanticCustomError:
+    """The complaint of a validator that looks at several keys; its sentence names them."""
+    return PydanticCustomError("contradiction", "{sentence}", {"sentence": sentence})
+
+
+class Spec(Typed):
     """A thing chosen by name whose annotated fields are its parameters."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, validate_default=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, validate_default=True)
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     kind: ClassVar[str] = "thing"
@@ -50,9 +71,8 @@ class Registry:
         """Class decorator: this Spec answers to `name`."""
 
         def enter(cls: type[S]) -> type[S]:
-            cls.name, cls.paper, cls.kind = name, paper, self.kind
-            self._specs[name] = cls
-            return cls
+            cls.paper = paper
+            return self._enter(cls, name)
 
         return enter
 
@@ -67,7 +87,7 @@ class Registry:
     def get(self, name: str) -> type[Spec]:
         """The Spec of that name, or at `module:Class` or `file.py:Class`."""
         if not isinstance(name, str):
-            raise UsageError(f"{self.kind}.name must be a name, not {name!r}")
+            raise UsageError(f"a {self.kind} is chosen by its name, not by {name!r}")
         known = self.names()
         if name in self._specs:
             return self._specs[name]
@@ -85,9 +105,18 @@ class Registry:
         found = self.adopt(found)
         if not (isinstance(found, type) and issubclass(found, self.base)):
             raise UsageError(f"{self.kind} '{path}' is not a subclass of {self.base.__name__}")
-        found.name, found.kind = path, self.kind
-        self._specs[path] = found
-        return found
+        ours = self._specs.get(found.name) is found and found.__module__.startswith(self.home)
+        return found if ours else self._enter(found, path)  # a later process can only find it by its path
+
+    def hold(self, spec: type[S]) -> type[S]:
+        """A class given from Python: unless it has a name here, it gets its import path for one."""
+        known = self._specs.get(spec.name) is spec
+        return spec if known else self._enter(spec, f"{spec.__module__}:{spec.__qualname__}")
+
+    def _enter(self, spec: type[S], name: str) -> type[S]:
+        spec.name, spec.kind = name, self.kind
+        self._specs[name] = spec
+        return spec
 
     def adopt(self, found: Any) -> Any:
         """A hook: turn what an import path names (say, a plain nn.Module class) into a Spec."""
@@ -101,9 +130,17 @@ class Registry:
             section = {"name": section}
         if not isinstance(section, dict):
             raise UsageError(f"'{path}' must be a name or a mapping, not {section!r}")
-        values = dict(section)
+        values = in_words(section, path)
         spec = self.get(values.pop("name", ""))
         return make(spec, values, path, f"{self.kind} '{spec.name}'")
+
+
+def in_words(section: dict[Any, Any], path: str) -> dict[str, Any]:
+    """A section whose keys are all words; YAML would let a key be a number."""
+    strange = [key for key in section if not isinstance(key, str)]
+    if strange:
+        raise UsageError(f"'{path}' has the key {strange[0]!r}, which is not a word")
+    return dict(section)
 
 
 def make(spec: type[S], values: dict[str, Any], path: str, owner: str) -> S:
@@ -116,23 +153,54 @@ def make(spec: type[S], values: dict[str, Any], path: str, owner: str) -> S:
 
 
 def explain(error: ValidationError, path: str, valid: set[str], owner: str) -> str:
-    """The first complaint of pydantic as one sentence with the full key."""
-    first = error.errors(include_url=False)[0]
+    """The first complaint of pydantic as one sentence with the full key; `valid` are the keys there are."""
+    found = error.errors(include_url=False)
+    first = found[0]
     location = [str(part) for part in first["loc"]]
-    key = ".".join([path, *location]) if path else ".".join(location)
+    if first["type"] == "contradiction":
+        return first["msg"]
     if first["type"] == "extra_forbidden":
-        return f"unknown key '{key}' for {owner}; {did_you_mean(location[-1], valid)}"
+        return f"unknown key '{_key(path, location)}' for {owner}; {did_you_mean(location[-1], valid)}"
+    location = _up_to_field(location, valid)
+    key = _key(path, location)
     if first["type"] == "missing":
         return f"'{key}' must be given for {owner}"
-    message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    return f"'{key}': {message[0].lower() + message[1:]} (got {first['input']!r})"
+    if first["type"] == "model_type":
+        return f"'{key}' must hold keys and values of its own (got {first['input']!r})"
+    about = [e for e in found if [str(part) for part in e["loc"]][: len(location)] == location]
+    got = "" if isinstance(first["input"], Spec) else f" (got {first['input']!r})"
+    return f"'{key}': {_either([str(e['msg']) for e in about])}{got}"
+
+
+def _key(path: str, location: list[str]) -> str:
+    return ".".join([path, *location] if path else location)
+
+
+def _up_to_field(location: list[str], valid: set[str]) -> list[str]:
+    """Where a complaint belongs: what pydantic adds behind the key says only which kind of value it tried."""
+    for at, part in enumerate(location):
+        if part in valid:
+            return location[: at + 1]
+    return location
+
+
+def _either(messages: list[str]) -> str:
+    """One message, or for a key that takes several kinds of values what each of them expects."""
+    plain = [m.removeprefix("Value error, ").removeprefix("Assertion failed, ") for m in messages]
+    same = "Input should be "
+    first, *others = dict.fromkeys(plain)
+    return ", or ".join([first[:1].lower() + first[1:], *(m.removeprefix(same) for m in others)])
 
 
 def _nested(spec: type[Spec], key: str, value: Any, path: str) -> Any:
-    """A field that is itself a Spec (ECL's base) is built from its own section."""
+    """A field that is itself a Spec (ECL's base) is built from its own section; unnamed, it is the default one."""
     field = spec.model_fields.get(key)
     kind = getattr(field.annotation, "kind", None) if field else None
-    return registries[kind].build(value, path) if kind in registries else value
+    if field is None or kind not in registries:
+        return value
+    if isinstance(value, dict) and isinstance(field.default, Spec):
+        value = {"name": field.default.name, **value}
+    return registries[kind].build(value, path)
 
 
 def _import_file(path: str) -> Any:
@@ -147,5 +215,9 @@ def _import_file(path: str) -> Any:
         raise FileNotFoundError(f"no file {file}")
     module = importlib.util.module_from_spec(description)
     sys.modules[name] = module
-    description.loader.exec_module(module)
+    try:
+        description.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module

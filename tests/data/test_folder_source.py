@@ -36,7 +36,8 @@ def test_class_folders_of_images(pictures: Path, wish: Any) -> None:
     assert fed.shape == (3, 6, 6)
     assert [(len(c.train), len(c.test)) for c in fed.clients] == [(6, 2), (6, 2)]
     assert len(fed.global_test) == 4
-    assert fed.dataset.mean == (15.0, 15.0, 15.0)
+    assert fed.pool.mean is not None
+    assert fed.pool.mean.flatten().tolist() == [15.0, 15.0, 15.0]
 
 
 def test_sub_folders_are_domains_too(pictures: Path, wish: Any) -> None:

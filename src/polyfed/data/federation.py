@@ -128,8 +128,10 @@ class Federation:
             )
         if not self.dataset.images:
             return self.pool.prepare(torch.from_numpy(rows).to(self.pool.y.device))
+        if rows.dtype != np.uint8:
+            raise UsageError(f"inputs must be uint8 pixels from 0 to 255, not {rows.dtype}")
         side = self.shape[1]
-        rows = rows if rows.shape[1:3] == self.shape[1:] else resized(rows.astype(np.uint8), side)
+        rows = rows if rows.shape[1:3] == self.shape[1:] else resized(rows, side)
         return self.pool.prepare(torch.from_numpy(rows).permute(0, 3, 1, 2).to(self.pool.y.device))
 
     def without_public(self, n: int, seed: int) -> tuple[Samples, Samples]:

@@ -12,6 +12,8 @@ from polyfed.errors import DataError
 from polyfed.message import State, digest_of
 from polyfed.methods.base import Server
 
+UNREADABLE = (DataError, ValueError, KeyError, TypeError, AttributeError, OSError)  # what garbage in a file may raise
+
 
 @dataclass
 class Progress:
@@ -78,10 +80,9 @@ class Checkpoints:
                 memory = {int(k): v for k, v in head["memory"].items()}
                 store.restore({k: v[0] for k, v in memory.items()}, {k: v[1] for k, v in memory.items()})
                 restore_state(server, State.decode(blob, server.resident.layout))
-            except (DataError, ValueError, KeyError, OSError) as error:
+                return Progress(**head["progress"]), head["records"]
+            except UNREADABLE as error:
                 say(f"checkpoint {path.name} is corrupt ({error}); falling back to the one before")
-                continue
-            return Progress(**head["progress"]), head["records"]
         if found:
             raise DataError(f"every checkpoint in {self.folder} is corrupt; the run cannot be resumed")
         return None
@@ -95,7 +96,7 @@ class Checkpoints:
     def _table(self, path: Path) -> dict[int, int]:
         try:
             return {int(k): v[0] for k, v in self._head(path)["memory"].items()}
-        except (DataError, ValueError, KeyError, OSError):
+        except UNREADABLE:
             return {}
 
 

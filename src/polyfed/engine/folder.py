@@ -31,8 +31,9 @@ class RunFolder:
     def create(config: Config, path: Path | None) -> "RunFolder":
         """A new one at `path` (which must not exist or be empty), or a fresh name under $POLYFED_OUT or ./runs."""
         folder = RunFolder(claim(path, f"{config.method.name}-{config.data.name}-s{config.seed}"))
+        around = json.dumps(environment(), indent=1).encode()
+        write_file(folder.path / "environment.json", around)  # first: with its config this is a run
         write_file(folder.config, write_yaml(config.dump()).encode())
-        write_file(folder.path / "environment.json", json.dumps(environment(), indent=1).encode())
         return folder
 
     @staticmethod
@@ -91,7 +92,7 @@ class RunFolder:
         except (OSError, ValueError):
             return "environment.json cannot be read"
         now = environment()
-        keys = ("python", "torch", "numpy", "cpu", "capability", "machine")
+        keys = ("polyfed", "commit", "python", "torch", "numpy", "cpu", "capability", "machine")
         return ", ".join(f"{k} {before.get(k)} -> {now[k]}" for k in keys if before.get(k) != now[k])
 
 

@@ -35,7 +35,7 @@ class Gate:
     def _shape(self, name: str, field: Field, up: Message, free: dict[str, int]) -> tuple[str, str] | None:
         value = up[name]
         if field.kind == "number":
-            return None if isinstance(value, int | float) else ("type", f"'{name}' is not a number")
+            return None if _is_number(value) else ("type", f"'{name}' is not a number")
         if not isinstance(value, Tensor):
             return "type", f"'{name}' is not a tensor"
         right = torch.float32 if field.kind == "float" else torch.int64
@@ -46,11 +46,15 @@ class Gate:
             return "shape", f"'{name}' has shape {tuple(value.shape)}, expected {want}"
         if field.part is None:
             return None
-        integers = up.get(f"{name}.integers")
-        count = 0 if integers is None else integers.numel()
-        want_integers = self.layout.length(field.part, integers=True)
-        if count != want_integers:
-            return "shape", f"'{name}' comes with {count} integers, expected {want_integers}"
+        return self._integers(f"{name}.integers", up, (self.layout.length(field.part, integers=True),))
+
+    def _integers(self, name: str, up: Message, want: tuple[int, ...]) -> tuple[str, str] | None:
+        """The integer buffers that ride beside a slice."""
+        value = up.get(name, torch.empty(0, dtype=torch.int64))
+        if not isinstance(value, Tensor) or value.dtype != torch.int64:
+            return "type", f"'{name}' does not hold integers"
+        if tuple(value.shape) != want:
+            return "shape", f"'{name}' has shape {tuple(value.shape)}, expected {want}"
         return None
 
     def _rows(self, field: Field, value: Tensor, free: dict[str, int]) -> tuple[int, ...]:
@@ -72,10 +76,15 @@ class Gate:
             return "nonfinite", f"'{name}' holds NaN or infinite values"
         if field.against is None:
             return None
-        sent = down[field.against].double().reshape(-1, len(value))  # several models: the nearest one counts
-        lengths = (value.double() - sent).norm(dim=1)
+        sent = down[field.against].double().reshape(-1, max(value.numel(), 1))  # several models: the nearest counts
+        lengths = (value.double().reshape(1, -1) - sent).norm(dim=1)
         nearest = int(lengths.argmin())
         length, limit = float(lengths[nearest]), self.norm * (float(sent[nearest].norm()) or 1.0)
         if length > limit:
             return "norm", f"the update of '{name}' is {length:.3g} long, more than gate.norm allows ({limit:.3g})"
         return None
+
+
+def _is_number(value: object) -> bool:
+    """A number that fits 64 bits: JSON from a foreign peer may hold anything."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)

@@ -6,9 +6,11 @@ import os
 import signal
 import threading
 import time
+import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -18,7 +20,8 @@ from threadpoolctl import threadpool_limits
 from polyfed.config import Config, Tree, make_config
 from polyfed.engine.base import Crew, Engine, engine
 from polyfed.engine.memory import MemoryStore
-from polyfed.engine.work import Job, Outcome, World
+from polyfed.engine.work import Job, Outcome, World, sentence
+from polyfed.message import Message
 from polyfed.registry import param
 
 TRIES = 2  # a job whose worker died is done again once, from the same inputs
@@ -76,14 +79,35 @@ class Serial:
             if end is not None and time.monotonic() > end:
                 yield Outcome(job.client, error="deadline")
                 continue
+            sent = replace(job, down=crossed(job.down))
             with threads(1):
-                outcome = self.world.do(job, self.store.get(job.client, job.version))
-            yield outcome
+                outcome = self.world.do(sent, self.store.get(job.client, job.version))
+            if end is not None and time.monotonic() > end:
+                outcome = Outcome(job.client, error="deadline")
+            yield returned(outcome)
         if meanwhile:
             meanwhile()
 
     def close(self) -> None:
         """There is nothing to end."""
+
+
+def crossed(message: Message) -> Message:
+    """The message as another process would get it: nothing of the sender's can be changed through it."""
+    return Message.decode(message.encode())
+
+
+def returned(outcome: Outcome) -> Outcome:
+    """The outcome as another process would have sent it."""
+    try:
+        return replace(outcome, up=crossed(outcome.up))
+    except Exception as error:
+        return unsendable(outcome, error)
+
+
+def unsendable(outcome: Outcome, error: Exception) -> Outcome:
+    """What is said instead of an outcome that cannot be encoded."""
+    return Outcome(outcome.client, error=sentence(error), trace=traceback.format_exc())
 
 
 def greet(world: World) -> Iterator[Outcome]:
@@ -182,7 +206,7 @@ class Workers:
         assert job is not None
         try:
             return worker.pipe.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # OSError: it died in the middle of its answer
             self._replace(worker)
         if tries[job.client] < TRIES:
             waiting.appendleft(job)
@@ -229,7 +253,12 @@ def serve(pipe: Connection, inherited: list[Connection], parent: int) -> None:
                 continue
             job, blob = content
             outcome = world.do(job, blob) if world else Outcome(job.client, error=failure)
-            pipe.send(outcome)
+            try:
+                pipe.send(outcome)
+            except OSError:  # nobody listens any more
+                os._exit(0)
+            except Exception as error:  # nothing of it was sent
+                pipe.send(unsendable(outcome, error))
 
 
 def _settle(tree: dict[str, Any]) -> tuple[World | None, str]:

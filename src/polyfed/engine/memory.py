@@ -19,6 +19,7 @@ class MemoryStore:
         self.digests: dict[int, str] = {}  # of the committed versions
         self._ram: dict[tuple[int, int], bytes] = {}
         self._used = 0
+        self._durable: set[tuple[int, int]] = set()  # versions whose file is whole and synced; other files are stale
 
     def _path(self, client: int, version: int) -> Path:
         return self.folder / f"{client}-{version}.safetensors"
@@ -26,11 +27,12 @@ class MemoryStore:
     def put(self, client: int, version: int, blob: bytes) -> None:
         """Hold a new version; it does not count yet."""
         self._forget(client, version)
+        self._durable.discard((client, version))
         self._ram[client, version] = blob
         self._used += len(blob)
         while self._used > self.limit and self._ram:
             oldest = next(iter(self._ram))
-            self._write(*oldest, sync=False)
+            self._write(*oldest, durable=False)
             self._forget(*oldest)
 
     def get(self, client: int, version: int | None) -> bytes | None:
@@ -58,16 +60,15 @@ class MemoryStore:
 
     def persist(self) -> None:
         """Every committed version is on disk for certain."""
-        wrote = False
-        for client, version in self.table.items():
-            path = self._path(client, version)
-            if (client, version) in self._ram and not path.exists():
-                self._write(client, version, sync=True)
-                wrote = True
-            elif path.exists():
-                sync(path)
-        if wrote:
+        missing = [held for held in self.table.items() if held not in self._durable]
+        for held in missing:
+            if held in self._ram:
+                self._write(*held, durable=True)
+            else:
+                sync(self._path(*held))
+        if missing:
             sync(self.folder)
+            self._durable.update(missing)
 
     def prune(self, *tables: Mapping[int, int]) -> None:
         """Delete the files no kept checkpoint refers to."""
@@ -85,10 +86,11 @@ class MemoryStore:
             if blob is None or digest_of(blob) != digests[client]:
                 raise DataError(f"the memory of client {client}, version {version}, is corrupt")
         self.table, self.digests = dict(table), dict(digests)
+        self._durable = set(table.items())
 
-    def _write(self, client: int, version: int, sync: bool) -> None:
+    def _write(self, client: int, version: int, durable: bool) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_file(self._path(client, version), self._ram[client, version], sync)
+        write_file(self._path(client, version), self._ram[client, version], durable)
 
     def _forget(self, client: int, version: int) -> None:
         blob = self._ram.pop((client, version), None)

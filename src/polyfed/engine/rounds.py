@@ -1,11 +1,9 @@
 """The server side of a run: hello, rounds (select, send, train, gate, merge, commit, evaluate, record), finish."""
 
+import copy
 import hashlib
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -22,6 +20,7 @@ from polyfed.engine.gate import Gate
 from polyfed.engine.local import threads
 from polyfed.engine.memory import MemoryStore
 from polyfed.engine.start import starting_params
+from polyfed.engine.stop import StopRequest
 from polyfed.engine.work import Job, Outcome, World
 from polyfed.errors import DataError, Interrupted, RunFailed
 from polyfed.measure.metrics import class_groups
@@ -50,15 +49,18 @@ class Run:
     def __init__(self, config: Config, folder: RunFolder, crew: Crew, watch: Watch):
         self.config, self.folder, self.crew, self.watch = config, folder, crew, watch
         self.progress = Progress()
-        self._stop = False
+        self._stop = StopRequest()
+        self._saved: tuple[Progress, dict[str, int]] | None = None
 
     def go(self) -> dict[str, Any]:
         """Everything; the summary."""
-        with self.folder.locked(), self._interruptible(), threads(self.config.engine.server_threads):
+        with self.folder.locked(), self._stop.awaited(), threads(self.config.engine.server_threads):
             started = time.perf_counter()
             self.prepare()
-            self._resume()
+            resumed = self._resume()
             self._earlier = self.progress.seconds["total"] - started
+            self._mark()
+            self._saved = self._whole if resumed else None
             try:
                 self._rounds()
                 summary = self._conclude()
@@ -80,6 +82,7 @@ class Run:
         self.server = Server(self.world.resident, self.world.task, self._hello(), self._weighting(), self.method.shared)
         layout = self.world.resident.layout
         dims = {"C": self.world.task.classes, "d": self.world.model_width}
+        dims |= {"h": self.world.model_width + self.world.head_bias}
         dims |= {"P": layout.n_weights, "F": layout.size, "I": layout.n_integers}
         self.gate = Gate(self.method.wire(), layout, dims, config.gate.norm)
         groups = class_groups(np.sum([k.counts or [0] for k in self.server.clients.values()], axis=0).tolist())
@@ -101,19 +104,20 @@ class Run:
             known.append(Known(outcome.client, said["name"], said["n"], tuple(outcome.counts["train"].tolist())))
         return known
 
-    def _resume(self) -> None:
-        """Go on from the newest whole checkpoint, or start."""
+    def _resume(self) -> bool:
+        """Go on from the newest whole checkpoint, or start; whether there was one."""
         lengths = self.restore()
         self.recorder.cut(lengths or {})
+        elsewhere = self.folder.other_environment()
+        if elsewhere:
+            self.say(f"resumed in another environment ({elsewhere}): bits may differ from an uninterrupted run")
         if lengths is None:
             self.say(f"begins: method {self.method.name}, seed {self.config.seed}")
             for name, note in self.world.federation.notes.items():
                 self.say(f"split: {name}: {note}")
-            return
-        elsewhere = self.folder.other_environment()
-        if elsewhere:
-            self.say(f"resumed in another environment ({elsewhere}): bits may differ from an uninterrupted run")
+            return False
         self.say(f"resumed after round {self.progress.round}")
+        return True
 
     def restore(self) -> dict[str, int] | None:
         """Server and memories as the newest whole checkpoint has them; None, and the start, if there is none."""
@@ -137,6 +141,7 @@ class Run:
             if self.evaluates(number):
                 self._timed("eval", partial(self.evaluation.after_round, number))
             self._keep_arrays(number)
+            self._mark()
             if number % self.config.checkpoint.every == 0 or number == rounds:
                 self._checkpoint()
             self.watch.round(number, rounds, self.progress.last)
@@ -183,8 +188,9 @@ class Run:
         jobs = self.jobs("train", number, present, measures)
         downs = {job.client: job.down for job in jobs}
         rows = [self._row(number, attempt, k, "failed", "dropout") for k in selected if k not in downs]
-        for _ in rows:
+        for row in rows:
             self._count(self.progress.failed, "dropout")
+            self._last_failure = f"client {row['client']} dropped out"
         accepted = []
         for outcome in self._timed_each("train", self.run(jobs)):
             row = self._receive(number, attempt, outcome, downs[outcome.client])
@@ -208,9 +214,20 @@ class Run:
             self.say(f"round {number}: the upload of client {outcome.client} is rejected: {sentence}")
             self._last_failure = f"client {outcome.client}: {sentence}"
             return self._row(number, attempt, outcome.client, "rejected", kind, outcome, down)
+        self._hold(number, outcome)
+        return self._row(number, attempt, outcome.client, "accepted", "", outcome, down)
+
+    def _hold(self, number: int, outcome: Outcome) -> None:
+        """A new memory goes into the store, which may spill it; the outcome keeps its digest only."""
         if outcome.memory is not None:
             self.store.put(outcome.client, number, outcome.memory)
-        return self._row(number, attempt, outcome.client, "accepted", "", outcome, down)
+            outcome.memory = None
+
+    def _commit(self, number: int, outcomes: Sequence[Outcome]) -> None:
+        """From now on the memories these outcomes left count."""
+        for outcome in outcomes:
+            if outcome.digest:
+                self.store.commit(outcome.client, number, outcome.digest)
 
     def _fail(self, number: int, outcome: Outcome) -> None:
         reason = outcome.error if outcome.error in ("deadline", "worker died") else "exception"
@@ -224,11 +241,11 @@ class Run:
         """The uploads become the new model; only then do the new memories count."""
         uploads = [Upload(o.client, self.server.clients[o.client].n, o.up) for o in accepted]
         self.method.merge(self.server, uploads)
+        while self.server.said:
+            self.say(f"round {number}: {self.server.said.pop(0)}")
         if not torch.isfinite(self.server.params.flat).all():
             raise RunFailed(f"the shared model is not finite after round {number}: lower train.lr or set train.clip")
-        for outcome in accepted:
-            if outcome.memory is not None:
-                self.store.commit(outcome.client, number, outcome.digest)
+        self._commit(number, accepted)
         self.evaluation.selected = {o.client: o.counts["selected"] for o in accepted if "selected" in o.counts}
 
     def _drops_out(self, number: int, attempt: int, client: int) -> bool:
@@ -242,6 +259,7 @@ class Run:
         if not self.progress.finished:
             self._finish()
             self.progress.finished = True
+            self._mark()
             self._checkpoint()
         return self._timed("eval", self.evaluation.conclude)
 
@@ -254,13 +272,15 @@ class Run:
             return
         number = self.config.rounds + 1
         jobs = self.jobs("finish", number, range(len(self.server.clients)))
+        downs, finished = {job.client: job.down.nbytes for job in jobs}, []
         for outcome in self._timed_each("train", self.run(jobs)):
-            self.progress.bytes["down"] += next(j for j in jobs if j.client == outcome.client).down.nbytes
+            self.progress.bytes["down"] += downs[outcome.client]
             if outcome.error:
                 self._fail(number, outcome)
-            elif outcome.memory is not None:
-                self.store.put(outcome.client, number, outcome.memory)
-                self.store.commit(outcome.client, number, outcome.digest)
+            else:
+                self._hold(number, outcome)
+                finished.append(outcome)
+        self._commit(number, finished)  # all at once: a stop in between leaves the finish round undone
 
     def fingerprint(self) -> str:
         """A hash of the server's params and state and, by client id, of each memory."""
@@ -299,9 +319,18 @@ class Run:
 
     # ---- keeping
 
-    def _checkpoint(self) -> None:
+    def _mark(self) -> None:
+        """What was done so far is whole: who is stopped in the middle of what follows goes back to here."""
         self.spent()
-        self.checkpoints.save(self.progress, self.server, self.store, self.recorder.lengths())
+        self._whole = copy.deepcopy(self.progress), self.recorder.lengths()
+
+    def _checkpoint(self) -> None:
+        """Save the last whole point, once."""
+        if self._saved is not self._whole:
+            progress, lengths = self._whole
+            self.recorder.sync()
+            self.checkpoints.save(progress, self.server, self.store, lengths)
+            self._saved = self._whole
 
     def spent(self) -> dict[str, float]:
         """Seconds by phase, over all sittings of the run."""
@@ -360,27 +389,8 @@ class Run:
     # ---- being stopped
 
     def _breathe(self) -> None:
-        if self._stop:
+        """Hear a stop request, but not between a merge and its measuring: those numbers are kept nowhere else."""
+        if self._stop.made and self.progress.round == self._whole[0].round:
             raise Interrupted(
                 f"interrupted after round {self.progress.round}; go on with: polyfed resume {self.folder.path}"
             )
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """SIGINT and SIGTERM ask for a stop at the next safe point; a second one is not ours any more."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-
-        def ask(number: int, frame: Any) -> None:
-            self._stop = True
-            signal.signal(number, before[signal.Signals(number)])
-
-        for each in before:
-            signal.signal(each, ask)
-        try:
-            yield
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)

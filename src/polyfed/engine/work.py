@@ -95,6 +95,7 @@ class World:
             weighting=config.weighting,
             buffers=config.buffers,
             clients=len(self.federation.participants),
+            shape=self.federation.shape,
         )
         self.method.bind(self.task)
         with rng.seeded(config.seed, "init"):
@@ -108,6 +109,11 @@ class World:
         assert isinstance(head, nn.Linear)
         return head.in_features
 
+    @property
+    def head_bias(self) -> int:
+        """1 where the head has a bias."""
+        return int(getattr(self.resident.model.head, "bias", None) is not None)
+
     def _make_model(self) -> Net:
         return self.method.build(self.config.model.build(self.federation.shape, self.federation.classes))
 
@@ -120,7 +126,7 @@ class World:
             try:
                 outcome: Outcome = getattr(self, f"_{job.kind}")(job, blob)
             except Exception as error:
-                outcome = Outcome(job.client, error=_sentence(error), trace=traceback.format_exc())
+                outcome = Outcome(job.client, error=sentence(error), trace=traceback.format_exc())
         outcome.numbers["seconds"] = time.perf_counter() - started
         return outcome
 
@@ -235,5 +241,6 @@ class World:
                 outcome.counts[measure] = confusion(model, samples, classes, batch).numpy()
 
 
-def _sentence(error: Exception) -> str:
+def sentence(error: Exception) -> str:
+    """What went wrong, in one line."""
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"

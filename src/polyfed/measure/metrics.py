@@ -66,14 +66,14 @@ def class_numbers(
     tables: Mapping[int, np.ndarray], observed: Mapping[int, Sequence[int]], groups: Mapping[str, list[int]]
 ) -> Numbers | None:
     """PA_cls: recall on the global test set, averaged over each client's own classes O_k, then over clients."""
-    if not tables:
-        return None
 
     def per_client(members: Sequence[int] | None) -> np.ndarray:
         own = {k: [c for c in observed[k] if members is None or c in members] for k in tables}
         return np.array([_mean(recalls(t)[own[k]]) for k, t in tables.items()])
 
     each = per_client(None)
+    if np.isnan(each).all():
+        return None
     return {
         **_spread(each[~np.isnan(each)]),
         "balanced": none_if_nan(_mean(each)),

@@ -155,6 +155,16 @@ class OnTop(Method):
         return base
 
     @property
+    def kept(self) -> Slice:
+        """The base's."""
+        return self.base.kept
+
+    @property
+    def shared(self) -> Slice:
+        """The base's."""
+        return self.base.shared
+
+    @property
     def trains(self) -> Slice:
         """The base's."""
         return self.base.trains

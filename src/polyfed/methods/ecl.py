@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from polyfed.config import Train
 from polyfed.methods.base import Client, Method, OnTop, method
 from polyfed.methods.fedavg import FedAvg
-from polyfed.params import Params, Slice, head, last, named
+from polyfed.params import Layout, Slice, head, last, named, nothing
 from polyfed.parts.experts import Experts, frequency_groups
 from polyfed.parts.fit import balanced, shuffled
 from polyfed.parts.losses import balanced_cross_entropy, cross_entropy
@@ -103,8 +103,7 @@ class ECL(OnTop):
         """The last stage of the body, or only its last block."""
         if self.expert_trainable == "last_stage":
             return last
-        block = last_block(client.params)
-        return named(f"{block}.*")
+        return last_block(client.live.layout)
 
     def rule(self, client: Client) -> dict[str, object]:
         """How phase two descends."""
@@ -112,8 +111,14 @@ class ECL(OnTop):
         return {"epochs": self.phase2_epochs, "lr": self.phase2_lr, "rule": rule}
 
 
-def last_block(params: Params) -> str:
-    """The name of the last sub-module of `last` that holds weights: one residual block, or one layer."""
-    names = [e.name for e in params.layout.floats if e.kind == "weight" and last.test(e)]
-    words = names[-1].split(".")
-    return ".".join(words[: 3 if len(words) > 3 else 2])
+def last_block(layout: Layout) -> Slice:
+    """The last residual block of `last`; without any, its last layer that has a matrix or kernel, and its norm."""
+    weights = [e for e in layout.floats if e.kind == "weight" and last.test(e)]
+    kernels = [e.name.split(".") for e in weights if len(e.shape) > 1]
+    if not kernels:
+        return nothing
+    words = kernels[-1]
+    depth = next((i for i, word in enumerate(words) if word.isdigit()), len(words) - 2)
+    block = ".".join([*words[: depth + 1], ""])
+    first = next(i for i, e in enumerate(weights) if e.name.startswith(block))
+    return named(*(e.name for e in weights[first:]))

@@ -36,7 +36,7 @@ class FedCRC(Method):
         self.keep(client)
         teacher = client.frozen(client.params)
         client.params.put(head, *h_g)
-        client.fit(  # 3: h_g learns from the data and from h_i, eq. 6
+        client.fit(  # 3: h_g learns from the data and from h_i, eqs. 6-7
             lambda batch: cross_entropy(batch) + self.kl_weight * kl(teacher.logits(batch), batch.logits),
             on=rows,
             epochs=three,
@@ -45,7 +45,7 @@ class FedCRC(Method):
         return self.upload(client)
 
     def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
-        """f_g <- sum p_i f_i (eq. 7); h_g <- tau h_g + (1 - tau) sum p_i h_gi (eq. 8)."""
+        """f_g <- sum p_i f_i (eq. 3); h_g <- tau h_g + (1 - tau) sum p_i h_gi (eqs. 8-9)."""
         before = server.params
         super().merge(server, uploads)
         made = server.params.copy()

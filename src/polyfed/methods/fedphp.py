@@ -1,4 +1,4 @@
-"""FedPHP: Li et al., Federated Personalization with Inherited Private Models, 2021; MAP's eqs. 9-13."""
+"""FedPHP: Li et al., Federated Personalization with Inherited Private Models, 2021; MAP's eqs. 10-13."""
 
 from typing import Literal
 

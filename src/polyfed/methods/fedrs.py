@@ -1,4 +1,4 @@
-"""FedRS: Li and Zhan, Federated Learning with Label Distribution Skew via Restricted Softmax, 2021; MAP's eqs. 7-8."""
+"""FedRS: Li and Zhan, Federated Learning with Label Distribution Skew via Restricted Softmax, 2021; MAP's eqs. 8-9."""
 
 from typing import Literal
 
@@ -34,7 +34,7 @@ class FedRS(Method):
         return F.cross_entropy(restricted(batch.logits, self.factors(client)), batch.y)
 
     def factors(self, client: Client) -> Tensor:
-        """alpha_c^k (eq. 7): 1 for classes held, alpha for others; or in proportion to the counts."""
+        """alpha_c^k (below eq. 8): 1 for classes held, alpha for others; or in proportion to the counts."""
         counts = client.counts.to(client.live.flat)
         if self.rs_mode == "proportional":
             return counts / counts.max() * (1 - self.alpha) + self.alpha

@@ -6,11 +6,11 @@ Departure: the released code draws initial models again until every cluster attr
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from polyfed import rng
 from polyfed.message import Field, Message, Wire
 from polyfed.methods.base import Client, Method, Server, Upload, method
-from polyfed.params import Params
 from polyfed.parts.losses import cross_entropy
 from polyfed.registry import param
 
@@ -27,8 +27,8 @@ class KCluster(Method):
 
     def wire(self) -> Wire:
         down = {
-            "models": Field("all k models", rows=(self.k, "F")),
-            "counters": Field("their integer buffers", rows=(self.k, "I"), kind="integer"),
+            "models": Field("all k models", rows=(self.k, "shared")),
+            "counters": Field("their integer buffers", rows=(self.k, "shared"), kind="integer"),
         }
         trained = Field("the trained model", part=self.shared, against="models", summed=False)
         return Wire(down, {"w": trained, "choice": Field("its cluster", kind="number", summed=False)})
@@ -39,7 +39,7 @@ class KCluster(Method):
         for j in range(1, self.k):
             with rng.seeded(server.task.seed, "k-cluster", j):
                 models.append(server.resident.fresh())
-        self.keep(server, models)
+        self.keep(server, [m.get(self.shared) for m in models])
 
     def send(self, server: Server, id: int) -> Message:
         return Message(models=server.state.models, counters=server.state.counters)
@@ -47,7 +47,9 @@ class KCluster(Method):
     def adapt(self, client: Client) -> None:
         """Line 6: j = argmin_j F_k(w_j) on the training data."""
         rows = zip(client.received.models, client.received.counters, strict=True)
-        models = [Params(client.live.layout, flat, integers) for flat, integers in rows]
+        models = [client.params.copy() for _ in range(self.k)]  # where buffers are local, the client's own
+        for model, row in zip(models, rows, strict=True):
+            model.put(self.shared, *row)
         losses = [client.mean_loss(m, cross_entropy) for m in models] if self.k > 1 else [0.0]
         client.scratch.choice = losses.index(min(losses))
         client.load(models[client.scratch.choice])
@@ -62,12 +64,12 @@ class KCluster(Method):
         models = []
         for j in range(self.k):
             members = [u for u in uploads if u.message["choice"] == j]
-            before = Params(server.params.layout, server.state.models[j], server.state.counters[j])
-            models.append(server.average(members) if members else before)
+            before = server.state.models[j], server.state.counters[j]
+            models.append(server.average(members).get(self.shared) if members else before)
         self.keep(server, models)
 
     @staticmethod
-    def keep(server: Server, models: Sequence[Params]) -> None:
+    def keep(server: Server, models: Sequence[tuple[Tensor, Tensor]]) -> None:
         """k models as rows."""
-        server.state.models = torch.stack([m.flat for m in models])
-        server.state.counters = torch.stack([m.integers for m in models])
+        server.state.models = torch.stack([floats for floats, _ in models])
+        server.state.counters = torch.stack([integers for _, integers in models])

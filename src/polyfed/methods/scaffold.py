@@ -44,19 +44,21 @@ class Scaffold(Method):
     def upload(self, client: Client) -> Message:
         """c_k+ = c_k - c + (w_g - w_k) / (tau eta); up go w_k and c_k+ - c_k."""
         message = super().upload(client)
+        before = after = self.control(client)
         travelled = client.travelled / (1 - client.task.train.momentum)
-        moved = (client.received.w.weights - client.params.weights) / travelled if travelled else 0.0
-        before = self.control(client)
-        after = before - client.received.c + moved
+        if travelled:  # who took no step has learnt nothing of its drift
+            after = before - client.received.c + (client.received.w.weights - client.params.weights) / travelled
         client.memory.control = after
         message["c"] = after - before
         return message
 
     def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
-        """w_g += eta_g mean(w_k - w_g); c += |S| / K mean(c_k+ - c_k)."""
+        """w_g += eta_g mean(w_k - w_g), float buffers plainly averaged; c += |S| / K mean(c_k+ - c_k)."""
         before = server.params
         super().merge(server, uploads)
-        server.params = server.params.mix(before, 1 - self.server_lr)
+        made = server.params.copy()
+        made.weights.lerp_(before.weights, 1 - self.server_lr)
+        server.params = made
         changes = average([u.message["c"] for u in uploads], shares([u.n for u in uploads], "uniform"))
         server.state.c = server.state.c + changes * (len(uploads) / server.task.clients)
 

@@ -13,7 +13,7 @@ from polyfed.config import Train
 from polyfed.data.samples import Samples
 from polyfed.message import Bundle, Memory, Message, State
 from polyfed.models.base import Net
-from polyfed.params import Params, Slice, body, everything, trunk
+from polyfed.params import Params, Range, Slice, body, everything, trunk
 from polyfed.parts.average import average, shares
 from polyfed.parts.fit import Augment, Correct, Fit, Loss, Order, Stream, Tally, shuffled
 from polyfed.parts.resident import Batch, Cut, Frozen, Resident, in_batches
@@ -32,6 +32,7 @@ class Task:
     weighting: str | None = None  # None: the method's own
     buffers: str | None = None
     clients: int = 1
+    shape: tuple[int, ...] = ()
 
     @property
     def expected_rounds(self) -> int:
@@ -48,8 +49,8 @@ class Site:
         self.common: Params = resident.initial  # the model everybody shares, as this site knows it
         self._client, self._augment = client, augment
         self.tally = Tally()
-        self._fits = 0
-        self._going: tuple[Stream, dict[int, Tensor]] | None = None
+        self._fits: dict[str, int] = {}
+        self._going: tuple[Stream, dict[Range, Tensor]] | None = None
 
     @property
     def live(self) -> Params:
@@ -68,8 +69,8 @@ class Site:
 
     @property
     def lr(self) -> float:
-        """This round's learning rate."""
-        return self.task.train.lr_at(self.round, self.task.rounds)
+        """This round's learning rate; after the last round it stays what it was."""
+        return self.task.train.lr_at(min(self.round, self.task.rounds), self.task.rounds)
 
     def draw(self, purpose: str, *where: int) -> np.random.Generator:
         """Keyed randomness of this site in this round."""
@@ -89,7 +90,7 @@ class Site:
         """Batches in one pass."""
         return -(-len(on) // self.task.train.batch)
 
-    def _fit(
+    def fit(
         self,
         loss: Loss,
         on: Samples,
@@ -104,12 +105,14 @@ class Site:
         bn: str = "train",
         go_on: bool = False,
         rule: Train | None = None,
+        key: str = "batches",
     ) -> int:
+        """The one training loop, on the resident model; gives the steps taken."""
         if len(on) == 0:
             return 0
         rule = rule or self.task.train
         if not (go_on and self._going):
-            self._going = self._stream(on, batch or rule.batch, batches), {}
+            self._going = self._stream(on, batch or rule.batch, batches, key), {}
         stream, velocity = self._going
         if steps is None:
             steps = round(stream.per_epoch * (rule.epochs if epochs is None else epochs))
@@ -120,10 +123,15 @@ class Site:
         self.model.eval()
         return taken
 
-    def _stream(self, on: Samples, batch: int, order: Order) -> Stream:
-        number = self._fits
-        self._fits += 1
-        return Stream(on, batch, order, lambda epoch: self.draw("batches", number, epoch), self._augment)
+    def _stream(self, on: Samples, batch: int, order: Order, key: str) -> Stream:
+        """A run of batches of its own; under any key but the usual one all sites draw alike."""
+        if key != "batches":
+            return Stream(on, batch, order, lambda epoch: rng.generator(self.task.seed, key, self.round, epoch), None)
+        # numbered apart for raw data and for features: methods that tune a head first still share their raw batches
+        purpose = key if on.cut is None else f"{key}-{on.cut}"
+        number = self._fits.get(purpose, 0)
+        self._fits[purpose] = number + 1
+        return Stream(on, batch, order, lambda epoch: self.draw(purpose, number, epoch), self._augment)
 
 
 class Client(Site):
@@ -163,18 +171,18 @@ class Client(Site):
         """O_k: the classes it holds."""
         return torch.nonzero(self.counts).flatten()
 
-    def fit(self, loss: Loss, on: Samples | None = None, **options: Any) -> int:
+    def fit(self, loss: Loss, on: Samples | None = None, **options: Any) -> int:  # type: ignore[override]
         """The one training loop on this client's data (or `on`); gives the steps taken."""
-        return self._fit(loss, self.data if on is None else on, **options)
+        return super().fit(loss, self.data if on is None else on, **options)
 
     def load(self, params: Params) -> None:
         """Make these the live values."""
         self.params.set(params)
 
     def halves(self, share: float = 0.5, at_least: int = 5) -> tuple[int, int]:
-        """A round's steps in two stages (MAP 3.3): n_tot = max(int(E * batches), 5), then n_1 and the rest."""
+        """A round's steps in two stages (MAP 3.3): n_tot = max(int(E * batches), 5), n_1 and the rest, each >= 1."""
         total = max(int(self.task.train.epochs * self.per_epoch(self.data)), at_least)
-        first = int(total * share)
+        first = min(max(int(total * share), 1), total - 1)
         return first, total - first
 
     def mean_loss(self, params: Params, loss: Loss) -> float:
@@ -235,6 +243,7 @@ class Server(Site):
         self.state = State()
         self.common = resident.initial.copy()
         self.records: dict[str, np.ndarray] = {}
+        self.said: list[str] = []
         self._parts: dict[str, tuple[Tensor, Tensor]] = {}
 
     @property
@@ -268,9 +277,9 @@ class Server(Site):
         params.put(self.shared, mean, uploads[0].message.get("w.integers", params.integers[:0]))
         return params
 
-    def fit(self, loss: Loss, on: Samples, **options: Any) -> int:
-        """The one training loop, on the server's resident model."""
-        return self._fit(loss, on, **options)
+    def say(self, text: str) -> None:
+        """Something for the log."""
+        self.said.append(text)
 
     def record(self, name: str, array: Any) -> None:
         """Keep an array of this round for pictures."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polyfed.config import Train
 from polyfed.data.samples import Samples
-from polyfed.params import Slice
+from polyfed.params import Range, Slice
 from polyfed.parts.resident import Batch, Resident
 from polyfed.parts.steps import Step
 
@@ -99,7 +99,7 @@ class Fit:
         bn: str,
         correct: Correct | None,
         tally: Tally,
-        velocity: dict[int, Tensor],
+        velocity: dict[Range, Tensor],
     ):
         self.resident, self.loss, self.stream, self.rule, self.lr = resident, loss, stream, rule, lr
         self.correct, self.tally, self.velocity = correct, tally, velocity
@@ -123,7 +123,7 @@ class Fit:
         """The next batch; None for a lone sample that BN cannot learn from while others can (methods.md 0.3)."""
         x, y, index = next(self.stream)
         if len(y) == 1 and self._norms:
-            if self.stream.per_epoch > 1:
+            if self.stream.per_epoch > 1 and self.stream.size > 1:
                 self.tally.skipped_batches += 1
                 return None
             self.tally.eval_mode_steps += 1

@@ -109,6 +109,7 @@ class Resident:
     def reset(self) -> None:
         """Back to a clean start for the next work: initial values, no mask, no frozen copies, nothing from before."""
         self.params.set(self.initial)
+        self.grad.zero_()
         self._spare.extend(self._lent)
         self._lent.clear()
         for module in self.model.modules():

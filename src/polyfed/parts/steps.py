@@ -36,14 +36,14 @@ class Sgd:
             scale = (rule.clip / (length + 1e-6)).clamp(max=1.0)
             for _, g in parts:
                 g.mul_(scale)
-        for i, (w, g) in enumerate(parts):
+        for where, (w, g) in zip(fit.ranges, parts, strict=True):
             if rule.weight_decay:
                 g.add_(w, alpha=rule.weight_decay)
             direction = g
             if rule.momentum:
-                velocity = fit.velocity.get(i)
+                velocity = fit.velocity.get(where)
                 velocity = g.clone() if velocity is None else velocity.mul_(rule.momentum).add_(g)
-                fit.velocity[i] = velocity
+                fit.velocity[where] = velocity
                 direction = g.add_(velocity, alpha=rule.momentum) if rule.nesterov else velocity
             w.add_(direction, alpha=-fit.lr)
         fit.moved()

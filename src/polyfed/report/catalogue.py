@@ -4,7 +4,7 @@ from typing import Any
 
 from polyfed.data.sources.base import sources
 from polyfed.methods.base import methods
-from polyfed.registry import Spec
+from polyfed.registry import Spec, make
 
 
 def method_entries(name: str | None) -> list[dict[str, Any]]:
@@ -14,7 +14,7 @@ def method_entries(name: str | None) -> list[dict[str, Any]]:
 
 
 def _method(spec: type[Spec]) -> dict[str, Any]:
-    made: Any = spec()
+    made: Any = make(spec, {}, "method", f"method '{spec.name}'")
     wire = made.wire()
     return {
         "name": spec.name,
@@ -33,7 +33,7 @@ def parameters(spec: type[Spec]) -> list[dict[str, Any]]:
     schema = spec.model_json_schema(mode="serialization") if spec.model_fields else {"properties": {}}
     found = []
     for name, field in spec.model_fields.items():
-        default = field.get_default(call_default_factory=True)
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
         bounds = {
             k: v for m in field.metadata for k in ("ge", "gt", "le", "lt") if (v := getattr(m, k, None)) is not None
         }
@@ -42,6 +42,7 @@ def parameters(spec: type[Spec]) -> list[dict[str, Any]]:
                 "name": name,
                 "type": _type_name(field.annotation),
                 "default": default.dump() if isinstance(default, Spec) else default,
+                "required": field.is_required(),
                 "range": bounds,
                 "what": field.description or schema["properties"].get(name, {}).get("description", ""),
             }
@@ -79,7 +80,8 @@ def method_text(entry: dict[str, Any]) -> str:
 def _parameter(entry: dict[str, Any]) -> str:
     words = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     bounds = ", ".join(f"{words[k]} {v:g}" for k, v in entry["range"].items())
-    return f"{entry['name']} = {entry['default']}  ({entry['type']}{', ' + bounds if bounds else ''})  {entry['what']}"
+    default = "must be given" if entry["required"] else f"= {entry['default']}"
+    return f"{entry['name']} {default}  ({entry['type']}{', ' + bounds if bounds else ''})  {entry['what']}"
 
 
 def data_entries(name: str | None) -> list[dict[str, Any]]:

@@ -1,0 +1,59 @@
+"""What every room's tests may use: runs under a temporary folder, and a small, fast experiment."""
+
+import contextlib
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from polyfed.cli import call
+
+TINY: dict[str, Any] = {
+    "data.limit": 20,
+    "split.clients": 4,
+    "model.width": 0.1,
+    "train.batch": 16,
+    "rounds": 1,
+    "engine.workers": 0,
+}
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where runs without `--out` go: a folder of this test's own, not there yet."""
+    monkeypatch.setenv("POLYFED_OUT", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture(scope="session")
+def tiny() -> dict[str, Any]:
+    """The keys of a small and fast experiment, for the Python API."""
+    return dict(TINY)
+
+
+@pytest.fixture(scope="session")
+def tiny_words() -> list[str]:
+    """The same for the command line."""
+    return [f"{key}={value}" for key, value in TINY.items()]
+
+
+class Said(NamedTuple):
+    """What a command did and printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def cli() -> Callable[..., Said]:
+    """Calls the command line in this process."""
+
+    def command(*words: str) -> Said:
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+            code = call(list(words))
+        return Said(code, out.getvalue(), err.getvalue())
+
+    return command

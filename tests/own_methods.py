@@ -1,0 +1,130 @@
+"""Methods from outside the package, as a user would write them: some keep a memory, some misbehave on one client."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from polyfed.message import Field, Message, Wire
+from polyfed.methods.base import Client, Method
+from polyfed.registry import param
+
+
+class Counting(Method):
+    """FedAvg whose clients count their rounds and keep the running mean of their models."""
+
+    def train(self, client: Client) -> Message:
+        upload = super().train(client)
+        memory = client.memory
+        memory.times = memory.get("times", 0) + 1
+        mean = memory.get("mean")
+        memory.mean = client.params.copy() if mean is None else mean.mix(client.params, 1 / memory.times)
+        return upload
+
+
+class Striking(Counting):
+    """Does something on one client, in one round or in all of them."""
+
+    who: int = param(1, "the client, -1 for all", ge=-1)
+    when: int = param(2, "the round, 0 for all", ge=0)
+
+    def strikes(self, client: Client) -> bool:
+        return self.who in (-1, client.id) and self.when in (0, client.round)
+
+
+Evil = Literal["nan", "infinite", "shape", "undeclared", "missing", "type", "norm", "float integers", "more integers"]
+
+
+class Spoiling(Striking):
+    """Uploads what no server should average."""
+
+    evil: Evil = param("nan", "what is wrong with it")
+
+    def train(self, client: Client) -> Message:
+        upload = super().train(client)
+        return spoiled(upload, self.evil) if self.strikes(client) else upload
+
+
+def spoiled(upload: Message, evil: str) -> Message:
+    """A good upload made bad."""
+    made = Message(**dict(upload.items()))
+    if evil == "nan":
+        made.w[3] = float("nan")
+    elif evil == "infinite":
+        made.w[-1] = float("inf")
+    elif evil == "shape":
+        made.w = made.w[:-1].clone()
+    elif evil == "undeclared":
+        made.extra = 1
+    elif evil == "missing":
+        del made.w
+    elif evil == "type":
+        made.w = made.w.double()
+    elif evil == "norm":
+        made.w = made.w * 1e6
+    elif evil == "float integers":
+        made["w.integers"] = torch.zeros(1)
+    elif evil == "more integers":
+        made["w.integers"] = torch.zeros(10_000, dtype=torch.int64)
+    return made
+
+
+class Failing(Striking):
+    """Dies, raises, is late, or gives what cannot be sent."""
+
+    how: Literal["exit", "once", "raise", "sleep", "tangle", "nothing"] = param("raise", "in which way")
+    seconds: float = param(600.0, "how long it sleeps", ge=0)
+    marker: str = param("", "a file that remembers that it has died once")
+
+    def train(self, client: Client) -> Message:
+        upload = super().train(client)
+        if self.strikes(client):
+            self._fail(upload)
+        return upload
+
+    def _fail(self, upload: Message) -> None:
+        if self.how == "exit":
+            os._exit(9)
+        if self.how == "once" and not Path(self.marker).exists():
+            Path(self.marker).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "sleep":
+            time.sleep(self.seconds)
+        if self.how == "tangle":
+            upload.v = upload.w  # two names for one tensor: safetensors refuses
+        if self.how == "raise":
+            raise ArithmeticError("this client cannot count")
+
+
+class Sharing(Method):
+    """Uploads its live values instead of a copy and changes what it received: must not matter to anybody else."""
+
+    def wire(self) -> Wire:
+        size = Field("numbers", rows=("any",))
+        return super().wire().also(down={"sent": size}, up={"seen": size})
+
+    def send(self, server, id: int) -> Message:
+        message = super().send(server, id)
+        if "sent" not in server.state:
+            server.state.sent = torch.ones(3)
+        message.sent = server.state.sent
+        return message
+
+    def train(self, client: Client) -> Message:
+        self.local(client)
+        client.received.sent.add_(client.id)
+        upload = Message(w=client.params.flat, seen=client.received.sent)
+        if len(client.params.integers):
+            upload["w.integers"] = client.params.integers
+        return upload
+
+
+class Finishing(Counting):
+    """Counts in `finish` too, so that a finish round done twice would show."""
+
+    def finish(self, client: Client) -> None:
+        client.memory.ends = client.memory.get("ends", 0) + 1
+        client.memory.last = client.params.copy()

@@ -1,0 +1,503 @@
+"""Wrong uses: each ends in one clear sentence and the right exit code, without a traceback."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+USAGE, DATA, FAILED = 2, 3, 4
+Words = list[str]
+Cli = Callable[..., Any]
+
+
+def sentence_of(said: Any, code: int, fragment: str) -> str:
+    """The one sentence on stderr, after everything that holds for every wrong use."""
+    assert said.code == code, said
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    lines = said.err.splitlines()
+    assert len(lines) == 1, said.err
+    assert lines[0].startswith("polyfed: ")
+    assert fragment in lines[0]
+    return lines[0]
+
+
+# ---- found before the config is valid: nothing is written
+
+VALUES = [
+    # unknown keys, at every level; the nearest one is named
+    ("rouns=3", "unknown key 'rouns' for an experiment; did you mean 'rounds'?"),
+    ("train.lrr=1", "unknown key 'train.lrr' for 'train'; did you mean 'lr'?"),
+    ("eval.evry=1", "did you mean 'every'?"),
+    ("checkpoint.kep=1", "did you mean 'keep'?"),
+    ("split.alfa=2", "unknown key 'split.alfa' for partition 'dirichlet'; did you mean 'alpha'?"),
+    ("split.clints=2", "did you mean 'clients'?"),
+    ("split.partition=iid split.shards=2", "unknown key 'split.shards' for partition 'iid'; valid: clients,"),
+    ("method=fedprox method.nu=1", "unknown key 'method.nu' for method 'fedprox'; did you mean 'mu'?"),
+    ("method.mu=1", "unknown key 'method.mu' for method 'fedavg'"),
+    ("method=fedavg-ft method.base=fedprox method.base.nu=1", "unknown key 'method.base.nu' for method 'fedprox'; did"),
+    ("method=fedavg-ft method.base.mu=1", "unknown key 'method.base.mu' for method 'fedavg'"),
+    ("model.widht=2", "unknown key 'model.widht' for model 'mlp'; did you mean 'width'?"),
+    ("data.limt=2", "unknown key 'data.limt' for data 'digits'; did you mean 'limit'?"),
+    ("engine.wokers=1", "unknown key 'engine.wokers' for engine 'local'; did you mean 'workers'?"),
+    ("out=here", "unknown key 'out'"),
+    # unknown names; the nearest one is named
+    ("method=fedprx", "unknown method 'fedprx'; did you mean 'fedprox'?"),
+    ("method=fedavg-ft method.base=fedprx", "unknown method 'fedprx'; did you mean 'fedprox'?"),
+    ("model=resnt8", "unknown model 'resnt8'; did you mean 'resnet8'?"),
+    ("data=digts", "unknown data 'digts'; did you mean 'digits'?"),
+    ("split.partition=dirchlet", "unknown partition 'dirchlet'; did you mean 'dirichlet'?"),
+    ("engine=locl", "unknown engine 'locl'; did you mean 'local'?"),
+    ("data=zzzzzz", "unknown data 'zzzzzz'; valid: arrays,"),
+    # values out of range
+    ("split.alpha=0", "'split.alpha': input should be greater than 0 (got 0)"),
+    ("split.alpha=-1", "'split.alpha'"),
+    ("split.alpha=.nan", "'split.alpha': input should be a finite number (got nan)"),
+    ("split.alpha=.inf", "'split.alpha'"),
+    ("split.clients=0", "'split.clients'"),
+    ("split.longtail=0.5", "'split.longtail': input should be greater than or equal to 1 (got 0.5)"),
+    ("split.test=1.5", "'split.test': input should be 'mirror' or 'none', or less than 1 (got 1.5)"),
+    ("split.test=0.6 split.val=0.4", "split.test and split.val together leave nothing to train on"),
+    ("split.heldout=4", "split.heldout=4 leaves none of the 4 clients to train"),
+    ("split.heldout=-1", "'split.heldout'"),
+    ("rounds=-1", "'rounds': input should be greater than or equal to 1 (got -1)"),
+    ("rounds=0", "'rounds'"),
+    ("rounds=2.5", "'rounds'"),
+    ("rounds=many", "'rounds': input should be a valid integer"),
+    ("rounds=true", "'rounds': input should be a number (got True)"),
+    ("method=fedprox method.mu=true", "'method.mu': input should be a number (got True)"),
+    ("participation=0", "'participation'"),
+    ("participation=1.1", "'participation'"),
+    ("sampling=often", "'sampling': input should be 'fixed' or 'bernoulli'"),
+    ("train.batch=0", "'train.batch'"),
+    ("train.lr=-1", "'train.lr'"),
+    ("train.lr=0", "'train.lr'"),
+    ("train.lr=fast", "'train.lr': input should be a valid number"),
+    ("train.lr=", "'train.lr': input should be a valid number (got None)"),
+    ("train.momentum=1", "'train.momentum'"),
+    ("train.nesterov=true", "train.nesterov needs train.momentum above 0"),
+    (
+        "train.schedule=nonsense",
+        "'train.schedule': a schedule is constant, cosine, {round: lr, ...} or [factor, rounds",
+    ),
+    ("train.schedule=[0.9]", "'train.schedule': a schedule is"),
+    ("train.schedule=[0.9,0]", "'train.schedule': a schedule [factor, rounds] needs"),
+    ("train.schedule={0: 0.1}", "'train.schedule': a schedule by round maps rounds from 1 on"),
+    ("train.clip=0", "'train.clip'"),
+    ("eval.every=0", "'eval.every'"),
+    ("eval.clients=0", "'eval.clients': give at least 1 client or 'all' (got 0)"),
+    ("eval.clients=some", "'eval.clients'"),
+    ("weighting=size", "'weighting': input should be 'sample' or 'uniform' (got 'size')"),
+    ("buffers=mine", "'buffers': input should be 'shared' or 'local' (got 'mine')"),
+    ("device=tpu", "'device': device is auto, cpu, mps, cuda or cuda:N (got 'tpu')"),
+    ("device=cuda:99", "'device': this machine has no such device"),
+    ("seed=-1", "'seed'"),
+    ("engine.workers=-1", "'engine.workers'"),
+    ("engine.quorum=2", "'engine.quorum'"),
+    ("engine.deadline=0", "'engine.deadline'"),
+    ("checkpoint.keep=0", "'checkpoint.keep'"),
+    ("gate.norm=0", "'gate.norm'"),
+    ("faults.dropout=1", "'faults.dropout'"),
+    ("data.size=0", "'data.size': expected a whole number from 1 on or 'auto' (got 0)"),
+    ("data=folder", "'data.root' must be given for data 'folder'"),
+    ("method=fedavg-ft method.base=fedper", "'method.base': method 'fedper' has no global model to build on"),
+    # not a section, not a name
+    ("train=5", "'train' must hold keys and values of its own (got 5)"),
+    ("split=iid", "'split' must hold keys and values of its own (got 'iid')"),
+    ("split.partition=5", "a partition is chosen by its name, not by 5"),
+    ("method=", "'method' must be a name or a mapping, not None"),
+    # not key=value
+    ("rounds", "'rounds' is neither key=value nor a config file"),
+    ("=5", "'=5' is not key=value, for example train.lr=0.1"),
+    ("train..lr=5", "'train..lr=5' is not key=value"),
+    ("train.lr=[1", "the value of 'train.lr' is not valid YAML"),
+    ("train.lr=!!python/name:os.system", "the value of 'train.lr' is not valid YAML"),
+    ("one.yaml two.yaml", "one config file at most, not 2: one.yaml, two.yaml"),
+    ("nosuch.yaml", "cannot read config file 'nosuch.yaml': No such file or directory"),
+    # a method by import path
+    ("method=nosuch.py:Mine", "cannot import method 'nosuch.py:Mine': FileNotFoundError: no file"),
+    ("method=nosuchmodule:Mine", "cannot import method 'nosuchmodule:Mine': ModuleNotFoundError"),
+    ("method=polyfed.methods:Nothing", "cannot import method 'polyfed.methods:Nothing': AttributeError"),
+    ("method=torch.nn:Linear", "method 'torch.nn:Linear' is not a subclass of Method"),
+]
+
+
+def words_of(text: str) -> Words:
+    """Words of a command line; a mapping as a value may hold a space."""
+    return text.replace(": ", ":~").replace(", ", ",~").split(" ") if "{" in text else text.split(" ")
+
+
+@pytest.mark.parametrize(("wrong", "fragment"), VALUES, ids=[wrong for wrong, _ in VALUES])
+def test_key_or_value(
+    wrong: str, fragment: str, cli: Cli, tiny_words: Words, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(runs.parent)
+    said = cli("run", *tiny_words, *(word.replace("~", " ") for word in words_of(wrong)))
+    sentence_of(said, USAGE, fragment)
+    assert not runs.exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_device_that_is_not_there(cli: Cli, tiny_words: Words, runs: Path) -> None:
+    sentence_of(cli("run", *tiny_words, "device=cuda"), USAGE, "'device': this machine has no such device")
+    assert not runs.exists()
+
+
+FILES = [
+    (b"train:\n\tlr: 1\n", "is not valid YAML at line 2: found character '\\t'"),
+    (b"method: !!python/object/apply:os.system ['exit 1']\n", "is not valid YAML at line 1: could not determine a c"),
+    (b"- rounds\n- 3\n", "must hold keys and values, but it holds a list"),
+    (b"rounds: 1\nrounds: 2\n", "the key 'rounds' is given twice"),
+    (b"train: {lr: 1, lr: 2}\n", "the key 'lr' is given twice"),
+    ("data: café\n".encode("latin-1"), "it is not UTF-8 text"),
+    (b"rounds: \x00\n", "is not valid YAML: unacceptable character"),
+    (b"", "must hold keys and values, but it is empty"),
+    (b"5: 3\n", "has the key 5, which is not a word"),
+    (b"model: {5: 3}\n", "'model' has the key 5, which is not a word"),
+    (b"split: {5: 3}\n", "'split' has the key 5, which is not a word"),
+    (b"train: {5: 3}\n", "'train.5'"),
+    (b"train: &again {lr: *again}\n", "holds a part that contains itself"),
+    (b"rounds: " + b"[" * 2000 + b"\n", "is nested too deeply"),
+    (b"rounds: 1\n---\nrounds: 2\n", "but found another document"),
+    (b"train: {lr: 1\n", "is not valid YAML at line"),
+    (b"train: {lr: fast}\n", "'train.lr': input should be a valid number"),
+    (b"methods: [fedavg]\n", "unknown key 'methods' for an experiment; did you mean 'method'?"),
+]
+
+
+@pytest.mark.parametrize(("content", "fragment"), FILES, ids=[fragment[:40] for _, fragment in FILES])
+def test_config_file(content: bytes, fragment: str, cli: Cli, tiny_words: Words, tmp_path: Path, runs: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_bytes(content)
+    sentence_of(cli("run", str(file), *tiny_words), USAGE, fragment)
+    assert not runs.exists()
+
+
+def test_directory_as_config(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    sentence_of(cli("run", str(tmp_path / "folder.yaml")), USAGE, "Is a directory")
+    (tmp_path / "folder").mkdir()
+    sentence_of(cli("run", str(tmp_path / "folder")), USAGE, "is neither key=value nor a config file")
+
+
+COMPARISONS = [
+    ("", "a comparison needs methods=[...], for example methods=[fedavg,fedprox]"),
+    ("methods=[]", "a comparison needs methods=[...]"),
+    ("methods=5", "a comparison needs methods=[...], for example methods=[fedavg,fedprox] (got 5)"),
+    ("methods=[[fedavg]]", "methods must be a list of names"),
+    ("methods=[fedavg,fedavg]", "method 'fedavg' is in the comparison twice"),
+    ("methods=[fedavg,fedprx]", "unknown method 'fedprx'; did you mean 'fedprox'?"),
+    ("methods=[fedavg] seeds=0", "seeds must be a number of seeds from 1 on or a list of different seeds (got 0)"),
+    ("methods=[fedavg] seeds=[1,1]", "seeds must be"),
+    ("methods=[fedavg] seeds=[]", "seeds must be"),
+    ("methods=[fedavg] seeds=[-1]", "seeds must be"),
+    ("methods=[fedavg] seeds=some", "seeds must be"),
+    ("methods=[fedavg] method=fedprox", "'method' has no place in a comparison; give methods=[...]"),
+    ("methods=[fedavg] seed=4", "'seed' has no place in a comparison; give seeds=[...]"),
+    ("methods=[fedavg] out=here", "unknown key 'out'"),
+    ("methods=[fedavg] fedprox.mu=1", "unknown key 'fedprox'"),
+    ("methods=[fedavg,fedprox] fedprox.nu=1", "unknown key 'method.nu' for method 'fedprox'; did you mean 'mu'?"),
+    ("methods=[fedavg,fedprox] fedprox=1", "'fedprox' must hold the method's parameters, for example fedprox.key=valu"),
+    ("methods=[fedavg,fedprox] rouns=1", "did you mean 'rounds'?"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "fragment"), COMPARISONS, ids=[wrong for wrong, _ in COMPARISONS])
+def test_comparison(wrong: str, fragment: str, cli: Cli, tiny_words: Words, runs: Path) -> None:
+    """All cells are checked before the first one runs."""
+    sentence_of(cli("compare", *tiny_words, *wrong.split()), USAGE, fragment)
+    assert not runs.exists()
+
+
+COMMANDS = [
+    ("comapre", "No such command 'comapre'. Did you mean 'compare'?"),
+    ("run --qiet", "No such option '--qiet'. Did you mean '--quiet'?"),
+    ("--json run", "No such option '--json'"),
+    ("run --out", "Option '--out' requires an argument"),
+    ("resume", "Missing argument 'RUN'"),
+    ("show one two", "Got unexpected extra argument"),
+    ("resume here --workers many", "Invalid value for '--workers'"),
+    ("resume here --workers -1", "--workers must be 0 or more"),
+    ("methods fedprx", "unknown method 'fedprx'; did you mean 'fedprox'?"),
+    ("data digts", "unknown data 'digts'; did you mean 'digits'?"),
+    ("data get", "say `polyfed data`, `polyfed data NAME` or `polyfed data get NAME`"),
+    ("data get nonsense", "unknown data 'nonsense'"),
+    ("data get digits", "there is nothing to get for 'digits'; downloads exist for: mnist,"),
+    ("split split.alfa=1", "did you mean 'alpha'?"),
+    ("split split.clients=2000", "split.clients=2000 is more than there are samples"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "fragment"), COMMANDS, ids=[wrong for wrong, _ in COMMANDS])
+def test_command(wrong: str, fragment: str, cli: Cli, runs: Path) -> None:
+    sentence_of(cli(*wrong.split()), USAGE, fragment)
+    assert not runs.exists()
+
+
+METHOD_FILES = [
+    ("raise ValueError('boom')\n", "cannot import method '{}': ValueError: boom"),
+    ("def f(:\n", "cannot import method '{}': SyntaxError"),
+    ("class Mine: pass\n", "method '{}' is not a subclass of Method"),
+    ("Mine = 5\n", "method '{}' is not a subclass of Method"),
+    ("class Yours: pass\n", "cannot import method '{}': AttributeError"),
+]
+
+
+@pytest.mark.parametrize(("source", "fragment"), METHOD_FILES, ids=[fragment for _, fragment in METHOD_FILES])
+def test_method_file(source: str, fragment: str, cli: Cli, tiny_words: Words, tmp_path: Path, runs: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    path = f"{file}:Mine"
+    for _ in range(2):  # a file that failed once says the same when it is tried again
+        sentence_of(cli("run", *tiny_words, f"method={path}"), USAGE, fragment.format(path))
+    assert not runs.exists()
+
+
+# ---- found when the config is valid: it is kept, and nothing else happened
+
+
+def left_behind(runs: Path) -> set[str]:
+    """The files of the one run that was begun."""
+    (run,) = runs.iterdir()
+    return {file.name for file in run.iterdir()}
+
+
+INFEASIBLE = [
+    ("data.limit=1 split.clients=11", "split.clients=11 is more than there are samples: at most 10 clients"),
+    ("split.partition=shards split.shards=500", "at most 50 shards per client are possible"),
+    ("split.partition=incomplete split.classes=11", "split.classes=11 is more than the 10 classes there are"),
+    ("split.partition=groups split.groups=5", "split.groups=5 needs at least as many classes and clients"),
+    ("split.partition=users", "split.partition=users needs data whose samples have users"),
+    ("split.min=51", "split.min=51"),
+    ("model=har-cnn", "model 'har-cnn' needs sequences (channels, time)"),
+    ("model=torch.nn:Linear", "model 'torch.nn:Linear' could not be made"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "fragment"), INFEASIBLE, ids=[wrong for wrong, _ in INFEASIBLE])
+def test_infeasible(wrong: str, fragment: str, cli: Cli, tiny_words: Words, runs: Path) -> None:
+    words = [w for w in tiny_words if not ("model=" in wrong and w.startswith("model."))]
+    sentence_of(cli("run", *words, *wrong.split(), "--quiet"), USAGE, fragment)
+    assert left_behind(runs) <= {"config.yaml", "environment.json", "lock"}
+
+
+def npz_folder(tmp_path: Path, content: bytes | None = None) -> Path:
+    """A folder source with one client: vectors of three numbers, or a file of these bytes."""
+    (tmp_path / "clients" / "anna").mkdir(parents=True)
+    file = tmp_path / "clients" / "anna" / "all.npz"
+    if content is None:
+        np.savez(file, x=np.zeros((40, 3), np.float32), y=np.arange(40) % 2)
+    else:
+        file.write_bytes(content)
+    return tmp_path / "clients"
+
+
+def test_size_of_what_are_no_images(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    root = npz_folder(tmp_path)
+    said = cli("run", *tiny_words, "data=folder", f"data.root={root}", "data.size=16", "--quiet")
+    sentence_of(said, USAGE, "data.size=16 is for images, and folder holds none")
+
+
+def test_missing_data(cli: Cli, tiny_words: Words, tmp_path: Path, runs: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    said = cli("run", *tiny_words, "data=mnist", f"data.root={tmp_path / 'empty'}", "--quiet")
+    sentence_of(said, DATA, "is missing; `polyfed data get mnist` brings it")
+    assert "config.yaml" in left_behind(runs)
+
+
+def test_empty_folder(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    said = cli("split", "data=folder", f"data.root={tmp_path / 'empty'}")
+    sentence_of(said, DATA, "must hold one sub-folder per client; there are none")
+
+
+def test_corrupt_npz(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    root = npz_folder(tmp_path, b"PK\x03\x04 and then nothing of the kind")
+    said = cli("run", *tiny_words, "data=folder", f"data.root={root}", "--quiet")
+    sentence_of(said, DATA, "is not a readable .npz file of plain numbers")
+
+
+def test_arrays_of_another_process(cli: Cli, tiny_words: Words) -> None:
+    said = cli("run", *tiny_words, "data=arrays", "data.key=abc", "--quiet")
+    sentence_of(said, DATA, "the arrays of this run (abc) were given as Python objects; pass them again")
+
+
+# ---- where a run is written
+
+
+def test_out_is_not_empty(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("precious")
+    sentence_of(cli("run", *tiny_words, "--out", str(tmp_path / "full")), USAGE, "exists and is not empty")
+    assert [file.name for file in (tmp_path / "full").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_out_is_a_file(command: str, cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    words = [*tiny_words, "methods=[fedavg]"] if command == "compare" else tiny_words
+    sentence_of(cli(command, *words, "--out", str(tmp_path / "file")), USAGE, "exists and is not empty")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_out_cannot_be_written(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    sentence_of(cli("run", *tiny_words, "--out", str(tmp_path / "file" / "run")), USAGE, "cannot write to")
+
+
+def test_runs_cannot_be_written(cli: Cli, tiny_words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("POLYFED_OUT", str(tmp_path / "file" / "runs"))
+    sentence_of(cli("run", *tiny_words), USAGE, "cannot write to")
+
+
+# ---- runs that are missing, foreign or corrupt
+
+
+@pytest.fixture(scope="module")
+def good_run(tmp_path_factory: pytest.TempPathFactory, tiny: dict[str, Any]) -> Path:
+    import polyfed
+
+    return polyfed.run(tiny, out=tmp_path_factory.mktemp("good") / "run").path
+
+
+@pytest.fixture
+def run(good_run: Path, tmp_path: Path) -> Path:
+    """A finished run of this test's own, to spoil."""
+    return Path(shutil.copytree(good_run, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("command", ["resume", "show"])
+class TestRun:
+    def test_missing(self, command: str, cli: Cli, tmp_path: Path) -> None:
+        sentence_of(cli(command, str(tmp_path / "nothing")), DATA, "there is no run at")
+        assert not (tmp_path / "nothing").exists()
+
+    def test_is_a_file(self, command: str, cli: Cli, run: Path) -> None:
+        sentence_of(cli(command, str(run / "config.yaml")), DATA, "there is no run at")
+
+    def test_foreign_directory(self, command: str, cli: Cli, tmp_path: Path) -> None:
+        (tmp_path / "photos").mkdir()
+        sentence_of(cli(command, str(tmp_path / "photos")), DATA, "is not a run: it has no config.yaml")
+        assert not list((tmp_path / "photos").iterdir())
+
+    @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"", b"[]", b"{}", b"5"])
+    def test_corrupt_summary(self, content: bytes, command: str, cli: Cli, run: Path) -> None:
+        (run / "summary.json").write_bytes(content)
+        sentence_of(cli(command, str(run)), DATA, "is corrupt: summary.json")
+
+    @pytest.mark.parametrize("content", [b"train:\n\tlr: 1\n", b"- a\n", b"\xff", b""])
+    def test_corrupt_config(self, content: bytes, command: str, cli: Cli, run: Path) -> None:
+        (run / "summary.json").unlink()
+        (run / "config.yaml").write_bytes(content)
+        sentence_of(cli(command, str(run)), DATA, "is corrupt")
+
+
+def test_show_of_an_incomplete_config(cli: Cli, run: Path) -> None:
+    (run / "summary.json").unlink()
+    (run / "config.yaml").write_text("seed: 3\n")
+    sentence_of(cli("show", str(run)), DATA, "is corrupt: config.yaml has no 'method'")
+
+
+def test_resume_of_a_changed_config(cli: Cli, run: Path) -> None:
+    (run / "summary.json").unlink()
+    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("rounds: 1", "rounds: -1"))
+    sentence_of(cli("resume", str(run)), DATA, "'rounds': input should be greater than or equal to 1 (got -1)")
+
+
+def test_resume_when_every_checkpoint_is_corrupt(cli: Cli, run: Path) -> None:
+    (run / "summary.json").unlink()
+    for head in run.glob("checkpoints/*/head.json"):
+        head.write_text("{")
+    sentence_of(cli("resume", str(run), "--quiet"), DATA, "is corrupt; the run cannot be resumed")
+
+
+def test_resume_of_a_run_in_use(cli: Cli, run: Path) -> None:
+    from polyfed.engine.folder import RunFolder
+
+    (run / "summary.json").unlink()
+    with RunFolder(run).locked():
+        sentence_of(cli("resume", str(run), "--quiet"), DATA, "is in use")
+
+
+# ---- init
+
+
+def test_init_is_missing(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    said = cli("run", *tiny_words, f"init={tmp_path / 'nothing.safetensors'}", "--quiet")
+    sentence_of(said, DATA, "init: cannot read a model from")
+
+
+def test_init_is_no_model(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("hello")
+    said = cli("run", *tiny_words, f"init={tmp_path / 'note.txt'}", "--quiet")
+    sentence_of(said, DATA, "init: cannot read a model from")
+
+
+def test_init_is_no_run(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    said = cli("run", *tiny_words, f"init={tmp_path}", "--quiet")
+    sentence_of(said, DATA, "is not a run with a checkpoint")
+
+
+def test_init_is_a_run_of_another_model(cli: Cli, tiny_words: Words, good_run: Path) -> None:
+    said = cli("run", *tiny_words, "model.width=0.2", f"init={good_run}", "--quiet")
+    sentence_of(said, DATA, "has another shape than model 'mlp' here")
+
+
+def test_init_is_a_file_of_another_model(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    save_file({"weight": torch.zeros(3)}, tmp_path / "other.safetensors")
+    said = cli("run", *tiny_words, f"init={tmp_path / 'other.safetensors'}", "--quiet")
+    sentence_of(said, DATA, "has no tensor")
+
+
+# ---- the run failed
+
+FAULTY = """
+from polyfed.methods import Method
+
+class InTraining(Method):
+    def train(self, client):
+        raise ValueError("no idea")
+
+class InMerging(Method):
+    def merge(self, server, uploads):
+        raise ValueError("no idea")
+
+class Diverging(Method):
+    def merge(self, server, uploads):
+        server.params = server.average(uploads)
+        server.params.flat.fill_(float("nan"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "fragment"),
+    [
+        ("InTraining", "fell below the quorum (0.5 of the selected clients) 5 times; the last failure: client"),
+        ("InMerging", "ValueError: no idea"),
+        ("Diverging", "the shared model is not finite after round 1: lower train.lr or set train.clip"),
+    ],
+)
+def test_method_that_fails(name: str, fragment: str, cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    said = cli("run", *tiny_words, f"method={tmp_path / 'faulty.py'}:{name}", "--quiet")
+    sentence_of(said, FAILED, fragment)
+
+
+def test_log_says_where_a_method_failed(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    cli("run", *tiny_words, f"method={tmp_path / 'faulty.py'}:InTraining", "--quiet", "--out", str(tmp_path / "r"))
+    assert 'raise ValueError("no idea")' in (tmp_path / "r" / "log.txt").read_text()
+
+
+def test_json_changes_nothing(cli: Cli, tmp_path: Path) -> None:
+    """With --json too, a wrong use prints nothing on stdout: what reads it sees the exit code."""
+    sentence_of(cli("show", str(tmp_path / "nothing"), "--json"), DATA, "there is no run at")
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(cli("run", "rouns=3", "--json").out)
