@@ -1,4 +1,4 @@
-"""Tiny runs; those that are only looked at are made once."""
+"""Trial runs; those that are only looked at are made once."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ SILENT = Silent()
 Changes = dict[str, Any]
 
 
-class Tiny:
+class Trial:
     """Makes tiny runs in fresh directories."""
 
     def __init__(self, base: Path):
@@ -73,8 +73,8 @@ class Tiny:
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
-    return Tiny(tmp_path_factory.mktemp("runs"))
+def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    return Trial(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="session")

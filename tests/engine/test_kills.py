@@ -23,9 +23,9 @@ def long(own):
     return {"method.name": own("Counting"), "rounds": 12, "engine.workers": 2}
 
 
-def test_kill_9_in_the_middle_and_resume_by_command_with_another_number_of_workers(tiny, long):
-    out = tiny.path()
-    process = command(out, "run", *tiny.words(long), "--out", str(out))
+def test_kill_9_in_the_middle_and_resume_by_command_with_another_number_of_workers(trial, long):
+    out = trial.path()
+    process = command(out, "run", *trial.words(long), "--out", str(out))
     assert process.reaches(2)
     seen = process.kill()
     assert process.end() == -signal.SIGKILL
@@ -35,12 +35,12 @@ def test_kill_9_in_the_middle_and_resume_by_command_with_another_number_of_worke
     assert not seen.left_in_shared_memory()
     assert command(out, "resume", str(out), "--workers", "1").end() == 0
     assert "resumed after round" in (out / "log.txt").read_text()
-    assert polyfed.load(out).fingerprint == tiny.kept(long | {"engine.workers": 0}).fingerprint
+    assert polyfed.load(out).fingerprint == trial.kept(long | {"engine.workers": 0}).fingerprint
 
 
-def test_kill_9_before_the_first_checkpoint(tiny, long):
-    out = tiny.path()
-    process = command(out, "run", *tiny.words(long), "--out", str(out))
+def test_kill_9_before_the_first_checkpoint(trial, long):
+    out = trial.path()
+    process = command(out, "run", *trial.words(long), "--out", str(out))
     assert wait_for((out / "config.yaml").exists)
     seen = process.kill()
     assert process.end() == -signal.SIGKILL
@@ -48,12 +48,12 @@ def test_kill_9_before_the_first_checkpoint(tiny, long):
     assert wait_for(lambda: not seen.alive(), seconds=5)
     assert cli.call(["resume", str(out), "--workers", "0", "--quiet"]) == 0
     assert "another environment" not in (out / "log.txt").read_text()
-    assert polyfed.load(out).fingerprint == tiny.kept(long | {"engine.workers": 0}).fingerprint
+    assert polyfed.load(out).fingerprint == trial.kept(long | {"engine.workers": 0}).fingerprint
 
 
-def test_kill_9_of_the_resumed_run_too(tiny, long):
-    out = tiny.path()
-    words = ["run", *tiny.words(long), "--out", str(out)]
+def test_kill_9_of_the_resumed_run_too(trial, long):
+    out = trial.path()
+    words = ["run", *trial.words(long), "--out", str(out)]
     for round, again in ((2, ["resume", str(out), "--workers", "1"]), (5, ["resume", str(out)])):
         process = forked(out, words)
         assert process.reaches(round)
@@ -63,14 +63,14 @@ def test_kill_9_of_the_resumed_run_too(tiny, long):
         words = again
     assert not (out / "summary.json").exists()
     assert forked(out, words).end() == 0
-    assert polyfed.load(out).fingerprint == tiny.kept(long | {"engine.workers": 0}).fingerprint
+    assert polyfed.load(out).fingerprint == trial.kept(long | {"engine.workers": 0}).fingerprint
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_run_says_130_is_refused_while_it_runs_and_resumes(tiny, long, number, capfd):
+def test_a_stopped_run_says_130_is_refused_while_it_runs_and_resumes(trial, long, number, capfd):
     changes = long | {"rounds": 40, "checkpoint.every": 100}
-    out = tiny.path()
-    process = command(out, "run", *tiny.words(changes), "--out", str(out))
+    out = trial.path()
+    process = command(out, "run", *trial.words(changes), "--out", str(out))
     assert process.reaches(2)
     assert cli.call(["resume", str(out)]) == 3
     assert "in use" in capfd.readouterr().err
@@ -80,11 +80,11 @@ def test_a_stopped_run_says_130_is_refused_while_it_runs_and_resumes(tiny, long,
     assert len(checkpoints(out)) == 1, "saved because it was stopped"
     assert wait_for(lambda: not seen.alive(), seconds=5)
     assert cli.call(["resume", str(out), "--quiet", "--workers", "1"]) == 0
-    assert polyfed.load(out).fingerprint == tiny.kept(changes | {"engine.workers": 0}).fingerprint
+    assert polyfed.load(out).fingerprint == trial.kept(changes | {"engine.workers": 0}).fingerprint
 
 
-def test_a_run_is_refused_to_a_second_user_in_the_same_process(tiny):
-    run = tiny.run({})
+def test_a_run_is_refused_to_a_second_user_in_the_same_process(trial):
+    run = trial.run({})
     refusals = []
 
     class Meddler:
@@ -112,16 +112,16 @@ def test_a_run_is_refused_to_a_second_user_in_the_same_process(tiny):
     assert polyfed.resume(run.folder.path).summary == summary, "a finished run just gives its result"
 
 
-def test_a_worker_killed_in_the_middle_of_its_work_is_replaced_and_its_client_done_again(tiny, own, tmp_path):
+def test_a_worker_killed_in_the_middle_of_its_work_is_replaced_and_its_client_done_again(trial, own, tmp_path):
     changes = {"method.name": own("Failing"), "method.how": "once", "participation": 1.0, "engine.workers": 2}
-    died = tiny(changes | {"method.marker": str(tmp_path / "died")})
+    died = trial(changes | {"method.marker": str(tmp_path / "died")})
     assert (tmp_path / "died").exists()
     assert (died["lost"], died["failed"]) == ([], {})
-    assert died.fingerprint == tiny.kept({"method.name": own("Counting"), "participation": 1.0}).fingerprint
+    assert died.fingerprint == trial.kept({"method.name": own("Counting"), "participation": 1.0}).fingerprint
 
 
 @pytest.mark.parametrize("who", [[0], [0, 1]])
-def test_workers_killed_between_rounds(tiny, workers, who, own):
+def test_workers_killed_between_rounds(trial, workers, who, own):
     crew = workers(2)
 
     class Killer:
@@ -132,12 +132,12 @@ def test_workers_killed_between_rounds(tiny, workers, who, own):
         def say(self, text): ...
 
     changes = {"method.name": own("Counting"), "participation": 1.0}
-    killed = tiny(changes, crew, Killer())
+    killed = trial(changes, crew, Killer())
     assert (killed["lost"], killed["failed"]) == ([], {})
-    assert killed.fingerprint == tiny.kept(changes).fingerprint
+    assert killed.fingerprint == trial.kept(changes).fingerprint
 
 
-def test_a_worker_that_dies_in_the_middle_of_its_answer(tiny, workers, own):
+def test_a_worker_that_dies_in_the_middle_of_its_answer(trial, workers, own):
     """Half a message is in the pipe when it ends: that is a dead worker, not the end of the run."""
     crew, (mine, theirs) = workers(1), socket.socketpair()
 
@@ -152,12 +152,12 @@ def test_a_worker_that_dies_in_the_middle_of_its_answer(tiny, workers, own):
 
     changes = {"method.name": own("Counting"), "participation": 1.0}
     with mine, theirs:
-        assert tiny(changes, crew, Cutter()).fingerprint == tiny.kept(changes).fingerprint
+        assert trial(changes, crew, Cutter()).fingerprint == trial.kept(changes).fingerprint
 
 
-def test_a_crew_ends_its_processes_when_the_run_ends(tiny, workers):
+def test_a_crew_ends_its_processes_when_the_run_ends(trial, workers):
     crew = workers(2)
-    tiny({}, crew)
+    trial({}, crew)
     pids = [w.process.pid for w in crew.workers]
     crew.close()
     assert len(pids) == 2

@@ -31,8 +31,8 @@ def rows(run, round, client):
     return [(r[at["status"]], r[at["reason"]]) for r in table[1:] if (int(r[0]), int(r[2])) == (round, client)]
 
 
-def test_a_client_whose_worker_dies_twice_is_lost_to_the_round(tiny, failing, workers):
-    run = tiny.run(failing | {"method.how": "exit"}, workers(2))
+def test_a_client_whose_worker_dies_twice_is_lost_to_the_round(trial, failing, workers):
+    run = trial.run(failing | {"method.how": "exit"}, workers(2))
     summary = run.go()
     assert summary["failed"] == {"worker died": 1}
     assert summary["lost"] == [[2, 1, "worker died"]]
@@ -42,8 +42,8 @@ def test_a_client_whose_worker_dies_twice_is_lost_to_the_round(tiny, failing, wo
     assert run.progress.round == 3
 
 
-def test_below_the_quorum_the_round_is_drawn_again_and_in_the_end_the_run_fails(tiny, failing, workers):
-    run = tiny.run(failing | {"method.how": "raise", "method.who": -1})
+def test_below_the_quorum_the_round_is_drawn_again_and_in_the_end_the_run_fails(trial, failing, workers):
+    run = trial.run(failing | {"method.how": "raise", "method.who": -1})
     with pytest.raises(RunFailed, match=r"round 2 fell below the quorum.*this client cannot count.*log\.txt"):
         run.go()
     log = run.folder.log.read_text()
@@ -53,23 +53,23 @@ def test_below_the_quorum_the_round_is_drawn_again_and_in_the_end_the_run_fails(
     assert run.store.table == dict.fromkeys(range(4), 1)
 
 
-def test_the_command_line_says_why_a_run_failed(tiny, failing, capsys):
+def test_the_command_line_says_why_a_run_failed(trial, failing, capsys):
     changes = failing | {"method.how": "exit", "engine.quorum": 1.0, "engine.workers": 2, "split.clients": 3}
-    assert cli.call(["run", *tiny.words(changes), "--out", str(tiny.path()), "--quiet"]) == 4
+    assert cli.call(["run", *trial.words(changes), "--out", str(trial.path()), "--quiet"]) == 4
     said = capsys.readouterr().err.strip()
     assert said.startswith("polyfed: round 2 fell below the quorum (1 of the selected clients) 5 times")
     assert "client 1: worker died" in said
     assert "\n" not in said
 
 
-def test_nobody_there_is_said_too(tiny):
-    run = tiny.run({"faults.dropout": 0.99, "engine.quorum": 0.0})
+def test_nobody_there_is_said_too(trial):
+    run = trial.run({"faults.dropout": 0.99, "engine.quorum": 0.0})
     with pytest.raises(RunFailed, match="dropped out"):
         run.go()
 
 
-def test_a_round_drawn_again_selects_by_the_next_attempts_key(tiny):
-    run = tiny.run({"split.clients": 8, "participation": 0.25})
+def test_a_round_drawn_again_selects_by_the_next_attempts_key(trial):
+    run = trial.run({"split.clients": 8, "participation": 0.25})
     run.prepare()
     drawn = [tuple(run._select(1, attempt)) for attempt in range(5)]
     assert len(set(drawn)) > 1
@@ -78,8 +78,8 @@ def test_a_round_drawn_again_selects_by_the_next_attempts_key(tiny):
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_method_that_raises_on_one_client(tiny, failing, workers, count):
-    run = tiny.run(failing | {"method.how": "raise"}, workers(2) if count else None)
+def test_a_method_that_raises_on_one_client(trial, failing, workers, count):
+    run = trial.run(failing | {"method.how": "raise"}, workers(2) if count else None)
     summary = run.go()
     assert summary["failed"] == {"exception": 1}
     assert summary["lost"] == [], "it would fail again: the bits are those of any other run"
@@ -90,22 +90,22 @@ def test_a_method_that_raises_on_one_client(tiny, failing, workers, count):
     assert [times(run, k) for k in range(4)] == [3, 2, 3, 3]
 
 
-def test_raising_gives_the_same_bits_for_any_number_of_workers(tiny, failing):
+def test_raising_gives_the_same_bits_for_any_number_of_workers(trial, failing):
     changes = failing | {"method.how": "raise"}
-    assert tiny(changes).fingerprint == tiny(changes | {"engine.workers": 2}).fingerprint
+    assert trial(changes).fingerprint == trial(changes | {"engine.workers": 2}).fingerprint
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_an_upload_that_cannot_be_sent_is_a_failure_of_that_client(tiny, failing, workers, count):
-    run = tiny.run(failing | {"method.how": "tangle"}, workers(1) if count else None)
+def test_an_upload_that_cannot_be_sent_is_a_failure_of_that_client(trial, failing, workers, count):
+    run = trial.run(failing | {"method.how": "tangle"}, workers(1) if count else None)
     summary = run.go()
     assert summary["failed"] == {"exception": 1}
     assert "share memory" in run.folder.log.read_text()
     assert [times(run, k) for k in range(4)] == [3, 2, 3, 3]
 
 
-def test_whoever_is_not_back_by_the_deadline_is_lost(tiny, failing, workers):
-    run = tiny.run(failing | {"method.how": "sleep", "engine.deadline": 3.0}, workers(2))
+def test_whoever_is_not_back_by_the_deadline_is_lost(trial, failing, workers):
+    run = trial.run(failing | {"method.how": "sleep", "engine.deadline": 3.0}, workers(2))
     started = time.monotonic()
     summary = run.go()
     assert time.monotonic() - started < 30, "it sleeps for ten minutes"
@@ -114,9 +114,9 @@ def test_whoever_is_not_back_by_the_deadline_is_lost(tiny, failing, workers):
     assert [times(run, k) for k in range(4)] == [3, 2, 3, 3]
 
 
-def test_deadlines_do_not_wait_for_ever_even_if_all_are_late(tiny, failing, workers):
+def test_deadlines_do_not_wait_for_ever_even_if_all_are_late(trial, failing, workers):
     changes = {"method.how": "sleep", "method.who": -1, "method.when": 1, "engine.deadline": 0.3}
-    run = tiny.run(failing | changes, workers(2))
+    run = trial.run(failing | changes, workers(2))
     started = time.monotonic()
     with pytest.raises(RunFailed, match="deadline"):
         run.go()
@@ -138,9 +138,9 @@ def test_without_workers_a_late_answer_does_not_count_either(tmp_path):
     assert [o.error for o in crew.run(jobs, None, None)] == ["", "", ""]
 
 
-def test_a_worker_that_cannot_set_up_says_why(tiny, workers, monkeypatch):
+def test_a_worker_that_cannot_set_up_says_why(trial, workers, monkeypatch):
     """Every client fails with the reason, and the run with it."""
-    crew, run = workers(1), tiny.run({})
+    crew, run = workers(1), trial.run({})
     run.crew = crew
     prepare = run.prepare
 

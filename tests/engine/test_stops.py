@@ -30,32 +30,32 @@ def changes(own):
     return REDRAWN | {"method.name": own("Finishing"), "split.val": 0.2}
 
 
-def test_the_moments_below_are_of_all_kinds(tiny, changes, crews):
+def test_the_moments_below_are_of_all_kinds(trial, changes, crews):
     spy = crews.spy()
-    summary = tiny(changes, spy).summary
+    summary = trial(changes, spy).summary
     kinds = [kind for kind, _, _ in spy.outcomes]
     assert {kinds[n - 1] for n in MOMENTS} == {"train", "evaluate", "finish"}
     assert kinds[MOMENTS[-1] - 1] == "evaluate", "the last evaluation, after finish"
     assert max(MOMENTS) <= len(kinds)
-    attempts = tiny.kept(changes).records("training").groupby("round")["attempt"].max()
+    attempts = trial.kept(changes).records("training").groupby("round")["attempt"].max()
     assert attempts.max() > 0, "some round is drawn again"
     assert summary["failed"]["dropout"] > 0
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_stopped_anywhere_and_resumed_everything_is_as_if_it_never_was(tiny, changes, crews, moment):
+def test_stopped_anywhere_and_resumed_everything_is_as_if_it_never_was(trial, changes, crews, moment):
     crew = crews.stop_at(moment, signal.SIGTERM if moment % 2 else signal.SIGINT)
-    run = tiny.run(changes, crew)
+    run = trial.run(changes, crew)
     with pytest.raises(Interrupted, match="polyfed resume"):
         run.go()
     assert crew.where is not None
-    resumed, whole = polyfed.resume(run.folder.path), tiny.kept(changes)
+    resumed, whole = polyfed.resume(run.folder.path), trial.kept(changes)
     assert without_time(resumed.summary) == without_time(whole.summary)
     same_records(resumed.path, whole.path)
 
 
-def test_stopped_again_and_again(tiny, changes, crews):
-    run = tiny.run(changes, crews.stop_at(3))
+def test_stopped_again_and_again(trial, changes, crews):
+    run = trial.run(changes, crews.stop_at(3))
     with pytest.raises(Interrupted):
         run.go()
     for _ in range(20):
@@ -64,14 +64,14 @@ def test_stopped_again_and_again(tiny, changes, crews):
             break
         except Interrupted:
             continue
-    resumed, whole = polyfed.load(run.folder.path), tiny.kept(changes)
+    resumed, whole = polyfed.load(run.folder.path), trial.kept(changes)
     assert without_time(resumed.summary) == without_time(whole.summary)
     same_records(resumed.path, whole.path)
 
 
-def test_a_checkpoint_that_is_there_is_not_written_again(tiny, crews, monkeypatch):
+def test_a_checkpoint_that_is_there_is_not_written_again(trial, crews, monkeypatch):
     """Writing it anew would for a moment leave none, where only one is kept."""
-    run = tiny.run({"checkpoint.keep": 1, "rounds": 3, "participation": 1.0})
+    run = trial.run({"checkpoint.keep": 1, "rounds": 3, "participation": 1.0})
     saved = []
     prepare = run.prepare
 
@@ -99,9 +99,9 @@ def test_a_checkpoint_that_is_there_is_not_written_again(tiny, crews, monkeypatc
     assert saved == [1, 2]
 
 
-def test_the_handlers_of_the_caller_are_back_afterwards(tiny):
+def test_the_handlers_of_the_caller_are_back_afterwards(trial):
     before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
-    tiny({})
+    trial({})
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
 
 
@@ -113,9 +113,9 @@ def test_a_second_signal_is_the_callers():
         signal.raise_signal(signal.SIGINT)
 
 
-def test_outside_the_main_thread_signals_are_left_alone(tiny):
+def test_outside_the_main_thread_signals_are_left_alone(trial):
     results = []
-    thread = threading.Thread(target=lambda: results.append(tiny({}).fingerprint))
+    thread = threading.Thread(target=lambda: results.append(trial({}).fingerprint))
     thread.start()
     thread.join()
-    assert results == [tiny.kept({}).fingerprint]
+    assert results == [trial.kept({}).fingerprint]
