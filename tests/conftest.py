@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from polyfed.cli import call
+
+# the machine is shared: no test may fail for taking long
+settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared")
 
 TINY: dict[str, Any] = {
     "data.limit": 20,

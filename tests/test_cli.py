@@ -353,7 +353,7 @@ class TestOwnMethod:
 def compared(cli: Cli, tiny_words: Words, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     out = tmp_path_factory.mktemp("compared") / "all"
     words = [*tiny_words, "methods=[fedavg,fedprox,fedper]", "seeds=2", "fedprox.mu=0.5", "rounds=2"]
-    words += ["participation=0.5", "train.lr=0.3", "train.batch=500"]  # one step a round
+    words += ["participation=0.5", "train.lr=0.3", "train.batch=500", "train.epochs=2"]  # two steps a round
     return cli("compare", *words, "--json", "--out", str(out)), out
 
 
@@ -370,7 +370,7 @@ class TestCompare:
             assert json.loads((Path(run["run"]) / "summary.json").read_text()) == run
 
     def test_methods_share_all_but_themselves(self, compared: Any) -> None:
-        """Split, selection, batches and initial model: in its first step FedProx still is where FedAvg is."""
+        """Split, selection, batches and initial model: for two steps FedProx still is where FedAvg is."""
         runs = {(r["method"], r["seed"]): Path(r["run"]) for r in value_of(compared[0])["runs"]}
         tables = {key: pandas.read_csv(path / "training.csv") for key, path in runs.items()}
         same = ["round", "attempt", "client", "status", "samples", "steps", "bytes_down", "bytes_up"]

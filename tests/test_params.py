@@ -1,23 +1,24 @@
 """A model as a flat vector: layout, live views, slices, arithmetic."""
 
 import copy
+import itertools
 from collections.abc import Callable
 
-import by_hand
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import by_hand
 from polyfed.models.base import Net
 from polyfed.params import (
     Layout,
     Params,
     Slice,
     bind,
-    body,
     bn,
+    body,
     buffers,
     everything,
     head,
@@ -216,7 +217,7 @@ def test_ranges_are_what_the_test_says(part: Slice) -> None:
         mine = {i for e in entries if part.test(e) for i in range(e.start, e.stop)}
         ranges = layout.ranges(part, integers)
         assert {i for a, b in ranges for i in range(a, b)} == mine
-        assert all(b < c for (_, b), (c, _) in zip(ranges, ranges[1:], strict=False))  # sorted, neighbours merged
+        assert all(b < c for (_, b), (c, _) in itertools.pairwise(ranges))  # sorted, neighbours merged
         assert layout.length(part, integers) == len(mine)
 
 

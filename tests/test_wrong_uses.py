@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -494,6 +495,31 @@ def test_log_says_where_a_method_failed(cli: Cli, tiny_words: Words, tmp_path: P
     (tmp_path / "faulty.py").write_text(FAULTY)
     cli("run", *tiny_words, f"method={tmp_path / 'faulty.py'}:InTraining", "--quiet", "--out", str(tmp_path / "r"))
     assert 'raise ValueError("no idea")' in (tmp_path / "r" / "log.txt").read_text()
+
+
+# ---- not wrong uses
+
+
+def test_lone_samples_are_trained_on_or_counted(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    """A client with one sample learns with BN in eval mode; a lone sample left over by an epoch is skipped."""
+    numbers = np.random.default_rng(0)
+    for name, count in (("anna", 1), ("bob", 33), ("carl", 32)):
+        (tmp_path / "clients" / name).mkdir(parents=True)
+        x, y = numbers.normal(size=(count, 3)).astype(np.float32), numbers.integers(2, size=count)
+        np.savez(tmp_path / "clients" / name / "all.npz", x=x, y=y)
+    words = [w for w in tiny_words if not w.startswith(("data.", "split."))]
+    words += ["data=folder", f"data.root={tmp_path / 'clients'}", "split.partition=users", "split.clients=3"]
+    words += ["split.test=none", "model=mlp-bn", "train.batch=16", "train.epochs=2"]
+    said = cli("run", *words, "--quiet", "--out", str(tmp_path / "r"))
+    assert said.code == 0, said.err
+    rows = pandas.read_csv(tmp_path / "r" / "training.csv").set_index("client")
+    assert list(rows["status"]) == ["accepted"] * 3
+    assert list(rows["eval_mode_steps"]) == [2, 0, 0]
+    assert list(rows["skipped_batches"]) == [0, 2, 0]
+    assert list(rows["steps"]) == [2, 4, 4]
+    assert list(rows["samples"]) == [2, 64, 64]
+    assert rows["loss"].between(0, 10).all()
+    assert json.loads((tmp_path / "r" / "summary.json").read_text())["personal"] is None  # nobody has a test
 
 
 def test_json_changes_nothing(cli: Cli, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The Python API: make a federation, run a method, compare several, load what was run."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from polyfed.measure.metrics import round_of_arrival
 from polyfed.methods.base import Method, methods
 from polyfed.models.own import hold
 from polyfed.registry import Spec
-from polyfed.report.progress import Silent, live
+from polyfed.report.progress import watching
 from polyfed.report.tables import comparison_table
 
 __all__ = ["Comparison", "Result", "compare", "federation", "load", "methods", "resume", "run"]
@@ -72,21 +71,12 @@ def load(path: str | Path) -> "Result":
 def _work(config: Config, folder: RunFolder, progress: bool | Watch, crew: Crew | None) -> "Result":
     mine = crew if crew is not None else config.engine.open()
     try:
-        with _watching(progress) as watch:
+        with watching(progress) as watch:
             Run(config, folder, mine, watch).go()
     finally:
         if crew is None:
             mine.close()
     return Result(folder.path)
-
-
-@contextmanager
-def _watching(progress: bool | Watch) -> Iterator[Watch]:
-    if progress is True:
-        with live() as watch:
-            yield watch
-    else:
-        yield progress or Silent()
 
 
 def config_of(*sources: Source, **keys: Any) -> Config:
@@ -265,7 +255,7 @@ def compare(
     crew = first.engine.open()
     results = []
     try:
-        with _watching(progress) as watch:
+        with watching(progress) as watch:
             for config in configs:
                 cell = RunFolder.create(config, folder / f"{config.method.name}-s{config.seed}".replace("/", "_"))
                 watch.say(f"{config.method.name}, seed {config.seed}")

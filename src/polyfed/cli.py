@@ -124,6 +124,25 @@ def data(
 
 
 @app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(metavar="PAPER", show_default=False)],
+    out: Annotated[Path | None, typer.Option("--out", help="Where its runs are; finished ones are kept.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a paper's tables at CPU scale, going on where an earlier call stopped, and say which claims hold."""
+    from polyfed.papers.reproduce import as_json_value, as_markdown
+    from polyfed.papers.reproduce import reproduce as run_recipe
+    from polyfed.report.progress import watching
+
+    folder = out or Path(os.environ.get("POLYFED_OUT") or "runs") / f"reproduce-{paper}"
+    with watching(not quiet) as watch:
+        results = run_recipe(paper, folder, watch)
+    (folder / "results.md").write_text(as_markdown(paper, results), encoding="utf-8")
+    _print(as_json_value(results), as_json, lambda: as_markdown(paper, results))
+
+
+@app.command()
 def split(words: Words = None, as_json: Json = False, quiet: Quiet = False) -> None:
     """Print and draw who holds what, before anything is trained."""
     sources, keys = _read(words)

@@ -306,6 +306,12 @@ class _Loader(yaml.SafeLoader):
 class _Dumper(yaml.SafeDumper):
     """Quotes every string that `_Loader`, or another reader of YAML, would take for something else."""
 
+    def represent_str(self, text: str) -> yaml.ScalarNode:
+        strange = any(break_ in text for break_ in "\x85\u2028\u2029")  # line breaks that PyYAML would not give back
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if strange else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, rule) for tag, rule in rules if not tag.endswith((":bool", ":float", ":timestamp", ":int"))]

@@ -53,7 +53,10 @@ class Trial:
 
     def words(self, changes: Changes) -> list[str]:
         """The same as words of a command line."""
-        return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in self.keys(changes).items()]
+        return [
+            f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+            for key, value in self.keys(changes).items()
+        ]
 
     def __call__(self, changes: Changes, crew: Crew | None = None, watch: Any = SILENT) -> Result:
         """A run from its start to its end."""

@@ -126,6 +126,6 @@ def forked(out: Path, words: Sequence[str]) -> Process:
 
 
 def _become_quiet(path: Path) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    sys.stdout = sys.stderr = path.open("a")
     for standard in (1, 2):
-        os.dup2(handle, standard)
+        os.dup2(sys.stdout.fileno(), standard)

@@ -121,7 +121,7 @@ def test_if_every_checkpoint_is_corrupt_the_run_is_refused(half):
     for at in (half / "checkpoints").iterdir():
         cut_server(at)
     before = {p: p.read_bytes() for p in half.rglob("*") if p.is_file() and p.name not in ("log.txt", "lock")}
-    with pytest.raises(DataError, match="every checkpoint in .* is corrupt"):
+    with pytest.raises(DataError, match=r"every checkpoint in .* is corrupt"):
         polyfed.resume(half)
     assert before == {p: p.read_bytes() for p in before}, "nothing is lost"
 

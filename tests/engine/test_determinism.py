@@ -51,7 +51,9 @@ def test_a_method_that_shares_its_tensors_cannot_reach_across_the_wire(trial, ow
     assert trial(changes).fingerprint == trial(changes | {"engine.workers": 2}).fingerprint
 
 
-@pytest.mark.parametrize("schedule", [{"eval.every": 3}, {"eval.clients": 1}, {"eval.batch": 7}, {"checkpoint.every": 2}])
+@pytest.mark.parametrize(
+    "schedule", [{"eval.every": 3}, {"eval.clients": 1}, {"eval.batch": 7}, {"checkpoint.every": 2}]
+)
 def test_evaluation_and_checkpoint_schedules_do_not_change_the_fingerprint(trial, method, schedule):
     assert trial({"method.name": method} | schedule).fingerprint == trial.kept({"method.name": method}).fingerprint
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from own_methods import Evil, spoiled
 from torch import nn
 
+from own_methods import Evil, spoiled
 from polyfed.engine.gate import Gate
 from polyfed.message import Field, Message, Wire
 from polyfed.methods.base import part_message
@@ -89,7 +89,10 @@ def test_the_norm_is_that_of_the_update_relative_to_what_was_sent(params):
 
 def test_an_update_of_nothing_is_measured_against_one(params):
     gate = Gate(
-        Wire(down={"c": Field("c", rows=("d",))}, up={"c": Field("c", rows=("d",), against="c")}), params.layout, DIMS, 5.0
+        Wire(down={"c": Field("c", rows=("d",))}, up={"c": Field("c", rows=("d",), against="c")}),
+        params.layout,
+        DIMS,
+        5.0,
     )
     down = Message(c=torch.zeros(4))
     assert gate.reason(Message(c=torch.tensor([5.0, 0, 0, 0])), down) is None

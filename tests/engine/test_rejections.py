@@ -3,8 +3,8 @@
 import math
 
 import pytest
-from own_methods import Evil
 
+from own_methods import Evil
 from polyfed.errors import RunFailed
 from polyfed.message import Memory
 
@@ -99,5 +99,5 @@ def test_a_rejected_memory_does_not_come_back_by_a_resume(trial, spoiling):
 
 def test_gate_norm_is_a_key(trial):
     strict = trial.run({"gate.norm": 1e-9, "participation": 1.0})
-    with pytest.raises(RunFailed, match="more than gate.norm allows"):
+    with pytest.raises(RunFailed, match=r"more than gate\.norm allows"):
         strict.go()

@@ -1,6 +1,7 @@
 """Resuming: records beyond the checkpoint are cut, another environment is said, a finished run gives its result."""
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -33,8 +34,8 @@ def stopped(trial, changes):
     """Stopped after round 3 of 5; its last checkpoint is of round 2 or 3."""
     run = trial.run(changes, watch=StopAfter(3))
     checkpoint = run._checkpoint
+    run._checkpoint = lambda: checkpoint() if run.progress.round % changes["checkpoint.every"] == 0 else None
     with pytest.raises(Interrupted):
-        run._checkpoint = lambda: checkpoint() if run.progress.round % changes["checkpoint.every"] == 0 else None
         run.go()
     return run.folder.path
 
@@ -56,8 +57,6 @@ def test_records_beyond_the_checkpoint_are_cut(trial, changes, stopped):
 
 
 def test_without_a_checkpoint_all_records_are_cut(trial, changes, stopped):
-    import shutil
-
     shutil.rmtree(stopped / "checkpoints")
     polyfed.resume(stopped)
     for table in ("rounds", "clients", "classes"):

@@ -92,7 +92,7 @@ class RunFolder:
         except (OSError, ValueError):
             return "environment.json cannot be read"
         now = environment()
-        keys = ("polyfed", "commit", "python", "torch", "numpy", "cpu", "capability", "machine")
+        keys = ("polyfed", "python", "torch", "numpy", "cpu", "capability", "machine")
         return ", ".join(f"{k} {before.get(k)} -> {now[k]}" for k in keys if before.get(k) != now[k])
 
 

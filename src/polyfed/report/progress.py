@@ -14,6 +14,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 
 class Silent:
@@ -46,7 +47,7 @@ class Live:
         if "begins: method" in text:
             self.title = text.split("method ", 1)[1]
             return
-        self.bar.console.print(f"[dim]{text}[/dim]", highlight=False)
+        self.bar.console.print(Text(text, style="dim"))
 
 
 def in_words(numbers: dict[str, Any]) -> str:
@@ -63,12 +64,22 @@ def in_words(numbers: dict[str, Any]) -> str:
 def live() -> Iterator[Live]:
     """Progress on stderr while inside."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[numbers]}"),
+        TextColumn("{task.fields[numbers]}", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=False) as bar:
         yield Live(bar)
+
+
+@contextmanager
+def watching(progress: Any) -> Iterator[Any]:
+    """Live for True, nobody for False, or the watch that was given."""
+    if progress is True:
+        with live() as watch:
+            yield watch
+    else:
+        yield progress or Silent()

@@ -19,6 +19,7 @@ COLUMNS: list[tuple[str, str, Callable[[Mapping[str, Any]], float | None]]] = [
     ("bytes", SIZE, lambda s: s["bytes"]["up"] + s["bytes"]["down"]),
     ("seconds", TIME, lambda s: s["seconds"]["total"]),
 ]
+IN_LATEX = str.maketrans({"±": r"$\pm$", "–": "--", **{sign: f"\\{sign}" for sign in "%&#_$"}})
 CAPTION = (
     "global: accuracy of the one global model on the global test set; personal: mean over clients of each client's "
     "own model on its local test, after finish; head, mid, tail: mean recall of the frequent, middle and rare third "
@@ -64,11 +65,7 @@ class Table:
 
     def latex(self) -> str:
         """For a paper."""
-
-        def cell(text: str) -> str:
-            return text.replace("%", r"\%").replace(" ± ", r" $\pm$ ").replace("_", r"\_")
-
-        lines = [" & ".join(map(cell, cells)) + r" \\" for cells in [self.head, *self.rows]]
+        lines = [" & ".join(cell.translate(IN_LATEX) for cell in cells) + r" \\" for cells in [self.head, *self.rows]]
         body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
         return f"\\begin{{tabular}}{{l{'r' * (len(self.head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 

@@ -1,0 +1,1 @@
+"""The five papers: recipes as data, and the command that runs them."""
