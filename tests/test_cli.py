@@ -1,17 +1,21 @@
 """The command line: what it prints, what it writes, and that both say the same."""
 
+import io
 import json
 import os
 import shutil
 import statistics
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas
 import pytest
 import yaml
 
+from polyfed.cli import call
 from polyfed.config import Config, make_config, read_config
 from polyfed.engine import local
 
@@ -470,6 +474,15 @@ class TestSplit:
         assert cli(*self.WORDS, "--quiet").code == 0
         assert not runs.exists()
 
+    def test_users_are_clients(self, cli: Cli, tmp_path: Path) -> None:
+        """All of them, unless fewer are asked for."""
+        for user in ("anna", "bob", "carl"):
+            (tmp_path / "users" / user).mkdir(parents=True)
+            np.savez(tmp_path / "users" / user / "all.npz", x=np.zeros((8, 2), np.float32), y=np.arange(8) % 2)
+        words = ["split", "data=folder", f"data.root={tmp_path / 'users'}", "split.partition=users", "--json"]
+        assert [client["name"] for client in value_of(cli(*words))["clients"]] == ["anna", "bob", "carl"]
+        assert len(value_of(cli(*words, "split.clients=2"))["clients"]) == 2
+
     def test_seed_changes_who_holds_what(self, cli: Cli) -> None:
         def counts(*words: str) -> Any:
             return [client["counts"] for client in value_of(cli(*self.WORDS, *words, "--json"))["clients"]]
@@ -514,6 +527,17 @@ class TestCatalogues:
         text = cli("data", "folder").out
         assert "data.root must be given" in text
         assert "data.limit = None  (int | None, >= 1)  training samples kept per class" in text
+
+
+def test_reader_that_has_seen_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`polyfed methods | head -1` is no failure."""
+
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    assert call(["methods", "--json"]) == 0
 
 
 class TestHelp:

@@ -491,6 +491,15 @@ def test_method_that_fails(name: str, fragment: str, cli: Cli, tiny_words: Words
     sentence_of(said, FAILED, fragment)
 
 
+def test_debug_shows_where(cli: Cli, tiny_words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traceback is there for whoever asks for it."""
+    monkeypatch.setenv("POLYFED_DEBUG", "1")
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    said = cli("run", *tiny_words, f"method={tmp_path / 'faulty.py'}:InMerging", "--quiet")
+    assert said.code == FAILED
+    assert 'raise ValueError("no idea")' in said.err
+
+
 def test_log_says_where_a_method_failed(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
     (tmp_path / "faulty.py").write_text(FAULTY)
     cli("run", *tiny_words, f"method={tmp_path / 'faulty.py'}:InTraining", "--quiet", "--out", str(tmp_path / "r"))
@@ -508,7 +517,7 @@ def test_lone_samples_are_trained_on_or_counted(cli: Cli, tiny_words: Words, tmp
         x, y = numbers.normal(size=(count, 3)).astype(np.float32), numbers.integers(2, size=count)
         np.savez(tmp_path / "clients" / name / "all.npz", x=x, y=y)
     words = [w for w in tiny_words if not w.startswith(("data.", "split."))]
-    words += ["data=folder", f"data.root={tmp_path / 'clients'}", "split.partition=users", "split.clients=3"]
+    words += ["data=folder", f"data.root={tmp_path / 'clients'}", "split.partition=users"]
     words += ["split.test=none", "model=mlp-bn", "train.batch=16", "train.epochs=2"]
     said = cli("run", *words, "--quiet", "--out", str(tmp_path / "r"))
     assert said.code == 0, said.err

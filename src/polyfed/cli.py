@@ -1,5 +1,6 @@
 """The command line: parses, calls the API, prints. Heavy imports wait until a command needs them."""
 
+import io
 import json
 import os
 import sys
@@ -174,11 +175,18 @@ def _result_text(result: Any) -> str:
 
 
 def _print(value: Any, as_json: bool, text: Any) -> None:
-    sys.stdout.write((json.dumps(value, indent=1) if as_json else text()) + "\n")
+    said = json.dumps(value, indent=1) if as_json else text()
+    try:
+        sys.stdout.write(said + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads (head, less) has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
 def main() -> None:
     """The entry point: a mistake is one sentence on stderr and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that knows no ± shows something else
     sys.exit(call(sys.argv[1:]))
 
 
@@ -197,8 +205,6 @@ def call(arguments: list[str]) -> int:
         return _say("interrupted", Interrupted.exit_code)
     except click.exceptions.Exit as stop:
         return stop.exit_code
-    except BrokenPipeError:
-        return 0
     except Exception as error:
         if os.environ.get("POLYFED_DEBUG"):
             traceback.print_exc()

@@ -33,11 +33,13 @@ class Progress:
 class Checkpoints:
     """The checkpoints of one run directory, newest last."""
 
-    def __init__(self, folder: Path, keep: int):
+    def __init__(self, folder: Path, keep: int, finished: bool = True):
         self.folder, self.keep = folder, keep
+        self.finished = finished  # whether one taken after the finish round counts
 
     def _all(self) -> list[Path]:
-        return sorted(p for p in self.folder.glob("at-*") if p.is_dir())
+        found = sorted(p for p in self.folder.glob("at-*") if p.is_dir())
+        return [p for p in found if self.finished or not p.name.endswith("-finished")]
 
     def save(self, progress: Progress, server: Server, store: MemoryStore, records: dict[str, int]) -> None:
         """Write one, then delete what is older than the last `keep`."""

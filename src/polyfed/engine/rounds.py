@@ -19,7 +19,7 @@ from polyfed.engine.folder import RunFolder
 from polyfed.engine.gate import Gate
 from polyfed.engine.local import threads
 from polyfed.engine.memory import MemoryStore
-from polyfed.engine.start import starting_params
+from polyfed.engine.start import adopt, starting_params
 from polyfed.engine.stop import StopRequest
 from polyfed.engine.work import Job, Outcome, World
 from polyfed.errors import DataError, Interrupted, RunFailed
@@ -123,9 +123,12 @@ class Run:
         """Server and memories as the newest whole checkpoint has them; None, and the start, if there is none."""
         found = self.checkpoints.load(self.server, self.store, self.say)
         if found is None:
-            self.server.params = starting_params(self.config, self.world.resident)
-            self.method.start(self.server)
-            return None
+            adopted = adopt(self.config, self.server, self.store, self.say)
+            if adopted is None:
+                self.server.params = starting_params(self.config, self.world.resident)
+                self.method.start(self.server)
+                return None
+            found = adopted, {}
         self.progress, lengths = found
         self.server.round = self.progress.round
         return lengths

@@ -1,12 +1,17 @@
 """Where a run's model starts: the seeded initial values, or another run's or file's."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from polyfed.config import Config
-from polyfed.errors import DataError
+from polyfed.config import Config, Tree
+from polyfed.engine.checkpoint import Checkpoints, Progress
+from polyfed.engine.folder import RunFolder
+from polyfed.engine.memory import MemoryStore
+from polyfed.errors import DataError, UsageError
+from polyfed.methods.base import OnTop, Server
 from polyfed.params import Params
 from polyfed.parts.resident import Resident
 
@@ -32,6 +37,34 @@ def starting_params(config: Config, resident: Resident) -> Params:
             raise DataError(f"init: '{file}' has no tensor '{entry.name}' of shape {entry.shape}")
         entry.view(params.integers if entry.kind == "integer" else params.flat).copy_(found)
     return params
+
+
+def adopt(config: Config, server: Server, store: MemoryStore, say: Callable[[str], None]) -> Progress | None:
+    """Phase one of a method on top of another, from a finished run of that other: the same bits as from scratch."""
+    method = config.method
+    if config.init is None or not isinstance(method, OnTop) or not Path(config.init).is_dir():
+        return None
+    run = RunFolder.existing(Path(config.init))
+    if run.result() is None:
+        raise DataError(f"init: the run at '{config.init}' is not finished; go on with: polyfed resume {config.init}")
+    differing = _differences(run.tree(), {**config.dump(), "method": method.base.dump()})
+    if differing:
+        raise UsageError(f"init: the run at '{config.init}' is not this phase one: {', '.join(differing)} differ")
+    theirs = MemoryStore(run.path / "memory")
+    found = Checkpoints(run.path / "checkpoints", keep=1, finished=False).load(server, theirs, say)
+    if found is None:
+        raise DataError(f"init: the run at '{config.init}' kept no checkpoint of before its finish (checkpoint.keep=1)")
+    for client, version in theirs.table.items():
+        store.put(client, version, theirs.get(client, version) or b"")
+        store.commit(client, version, theirs.digests[client])
+    say(f"phase one is the run at {config.init}: its records are there")
+    return found[0]
+
+
+def _differences(theirs: Tree, ours: Tree) -> list[str]:
+    """The keys that decide the bits and are not the same."""
+    free = ("device", "eval", "checkpoint", "init", "engine")
+    return [key for key in ours if key not in free and theirs.get(key) != ours[key]]
 
 
 def newest_model(run: Path) -> Path:
