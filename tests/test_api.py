@@ -110,6 +110,28 @@ class TestWhatGoesIn:
         one, other = (polyfed.run(own, data=data, model=Small) for data in (as_set, (x, y)))
         assert one.fingerprint == other.fingerprint
 
+    def test_tensors_are_arrays(self, own: Keys, vectors: Any) -> None:
+        x, y = torch.from_numpy(vectors[0]).requires_grad_(), torch.from_numpy(vectors[1])
+        assert config_of(own, data=(x, y)).data.key == config_of(own, data=vectors).data.key
+
+    @pytest.mark.parametrize("rows", [[{"x": 1}], [([1.0], 0), ([1.0, 2.0], 0)], [([1.0], "cat")]], ids=str)
+    def test_strange_torch_data_set(self, rows: list[Any], own: Keys) -> None:
+        class Strange(torch.utils.data.Dataset):
+            def __len__(self) -> int:
+                return len(rows)
+
+            def __getitem__(self, at: int) -> Any:
+                return rows[at]
+
+        with pytest.raises(UsageError, match="a torch data set must have a length and give pairs"):
+            polyfed.run(own, data=Strange())
+
+    def test_init_from_a_result(self, tiny: Keys, made: Any) -> None:
+        """A run starts where another ended; it takes steps of next to nothing, so it ends there too."""
+        first = made("fedavg")
+        again = polyfed.run(tiny, init=first.path, **{"train.lr": 1e-12, "seed": 0, "split.heldout": 1})
+        assert again["global.accuracy"] == first["global.accuracy"]
+
     def test_test_arrays_are_the_global_test(self, own: Keys, vectors: Any) -> None:
         x, y = vectors
         result = polyfed.run(own, data=(x[::2], y[::2], x[1::2], y[1::2]), model=Small)
@@ -247,6 +269,10 @@ class TestResult:
         assert result.round_of_arrival((curve[1] + curve[2]) / 2) == 2
         assert result.round_of_arrival(1.01) is None
         assert result.round_of_arrival(0.0, "personal") == 1
+        with pytest.raises(UsageError, match="the run has no measure 'persnal'; did you mean 'personal'"):
+            result.round_of_arrival(0.5, "persnal")
+        with pytest.raises(UsageError, match="the run has no measure 'global'"):
+            made("fedper").round_of_arrival(0.5)
 
     def test_resume_of_a_finished_run_does_no_work(self, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         def never(self: Run) -> None:
@@ -350,6 +376,12 @@ class TestTheCaller:
         with pytest.raises(AttributeError, match="module 'polyfed' has no attribute 'nonsense'"):
             _ = polyfed.nonsense
         assert all(hasattr(polyfed, name) for name in polyfed.__all__)
+
+    def test_methods_is_the_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whether or not somebody imported it before, which binds the name."""
+        monkeypatch.delattr(polyfed, "methods")
+        assert polyfed.methods is sys.modules["polyfed.methods"]
+        assert polyfed.methods.Method is Method
 
 
 SCRIPT = """

@@ -11,12 +11,12 @@ import torch
 from polyfed.config import Config, Tree, make_config, merge, read_config, unflatten
 from polyfed.data.federation import Federation
 from polyfed.data.sources.arrays import Arrays
-from polyfed.engine.base import Crew
+from polyfed.engine.base import Crew, Engine
 from polyfed.engine.folder import RunFolder
 from polyfed.engine.replay import Predictor, replay
 from polyfed.engine.rounds import Run, Watch
 from polyfed.engine.work import federation_of
-from polyfed.errors import DataError, UsageError
+from polyfed.errors import DataError, UsageError, did_you_mean
 from polyfed.measure.metrics import round_of_arrival
 from polyfed.methods.base import Method, methods
 from polyfed.models.own import hold
@@ -51,16 +51,30 @@ def resume(
     progress: bool | Watch = False,
     crew: Crew | None = None,
     workers: int | None = None,
+    engine: str | Mapping[str, Any] | None = None,
     **objects: Any,
 ) -> "Result":
-    """Go on with a run where it stopped; a finished one just gives its result. Python objects are passed again."""
+    """Go on with a run where it stopped, on another engine if one is given; a finished one just gives its result.
+
+    Python objects are passed again.
+    """
     folder = RunFolder.existing(Path(path))
     if folder.result() is not None:
         return Result(folder.path)
     config = _config_of_run(folder, objects)
+    if engine is not None:
+        config = _on_another(config, {"name": engine} if isinstance(engine, str) else engine)
     if workers is not None:
         config = make_config(config.dump(), {"engine": {"workers": workers}})
     return _work(config, folder, progress, crew)
+
+
+def _on_another(config: Config, section: Mapping[str, Any]) -> Config:
+    """The same experiment on another engine; what every engine takes stays as it was, unless it is said anew."""
+    before = config.engine.dump()
+    if section.get("name", before["name"]) != before["name"]:
+        before = {key: before[key] for key in Engine.model_fields}
+    return make_config({**config.dump(), "engine": {**before, **section}})
 
 
 def load(path: str | Path) -> "Result":
@@ -121,11 +135,25 @@ def _section(spec: Spec) -> Tree:
 def _held(data: Any) -> Arrays:
     """Arrays (x, y) or (x, y, x_test, y_test), or a torch data set, kept in this process."""
     if isinstance(data, torch.utils.data.Dataset):
-        rows = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
-        return Arrays.hold(np.stack([np.asarray(x) for x, _ in rows]), np.array([int(y) for _, y in rows]))
+        return Arrays.hold(*_rows(data))
     if isinstance(data, Sequence) and len(data) in (2, 4):
-        return Arrays.hold(*data)
+        parts: list[Any] = [_array(part) for part in data]
+        return Arrays.hold(*parts)
     raise UsageError("data must be a name, arrays (x, y) or (x, y, x_test, y_test), or a torch data set")
+
+
+def _rows(data: Any) -> tuple[np.ndarray, np.ndarray]:
+    """All of a torch data set."""
+    try:
+        pairs = [(_array(x), int(y)) for x, y in (data[i] for i in range(len(data)))]
+        return np.stack([x for x, _ in pairs]), np.array([y for _, y in pairs])
+    except (TypeError, ValueError) as error:
+        sentence = "a torch data set must have a length and give pairs: a sample of one shape, and its class"
+        raise UsageError(f"{sentence} ({error})") from None
+
+
+def _array(value: Any) -> np.ndarray:
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
 class Result:
@@ -202,8 +230,11 @@ class Result:
 
     def round_of_arrival(self, level: float, measure: str = "global") -> int | None:
         """RoA@x: the first evaluated round whose accuracy is at least `level`; None if never."""
-        rows = self.rounds
-        rows = rows[(rows["measure"] == measure)]
+        rows = self.rounds[self.rounds["measure"] == measure]
+        if rows.empty:
+            raise UsageError(
+                f"the run has no measure '{measure}'; {did_you_mean(measure, set(self.rounds['measure']))}"
+            )
         return round_of_arrival(list(zip(rows["round"], rows["accuracy"], strict=True)), level)
 
     def client(self, id: int, **objects: Any) -> Predictor:

@@ -154,6 +154,11 @@ class Config(Section):
     init: str | None = None
     engine: Chosen
 
+    @field_validator("init", mode="before")
+    @classmethod
+    def _path_too(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
+
     @field_validator("device")
     @classmethod
     def _known_device(cls, value: str) -> str:
