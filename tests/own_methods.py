@@ -77,24 +77,34 @@ class Failing(Striking):
 
     how: Literal["exit", "once", "raise", "sleep", "tangle", "nothing"] = param("raise", "in which way")
     seconds: float = param(600.0, "how long it sleeps", ge=0)
-    marker: str = param("", "a file that remembers that it has died once")
+    marker: str = param("", "a file that gets a letter whenever it strikes")
 
     def train(self, client: Client) -> Message:
         upload = super().train(client)
         if self.strikes(client):
-            self._fail(upload)
+            before = self._mark()
+            self._fail(upload, first=not before)
         return upload
 
-    def _fail(self, upload: Message) -> None:
+    def _mark(self) -> str:
+        """Leave a letter; those of before."""
+        if not self.marker:
+            return ""
+        with Path(self.marker).open("a+") as file:
+            file.seek(0)
+            before = file.read()
+            file.write("x")
+        return before
+
+    def _fail(self, upload: Message, first: bool) -> None:
         if self.how == "exit":
             os._exit(9)
-        if self.how == "once" and not Path(self.marker).exists():
-            Path(self.marker).touch()
+        if self.how == "once" and first:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.how == "sleep":
             time.sleep(self.seconds)
         if self.how == "tangle":
-            upload.v = upload.w  # two names for one tensor: safetensors refuses
+            upload.v = {1, 2}  # neither a tensor nor a number
         if self.how == "raise":
             raise ArithmeticError("this client cannot count")
 

@@ -56,7 +56,7 @@ def test_each_evil_has_its_reason(gate, up, down, evil):
 
 
 def test_integer_buffers_may_not_be_left_out(gate, up, down):
-    del up.__dict__["w.integers"]
+    del up["w.integers"]
     assert kind(gate.reason(up, down)) == "shape"
 
 

@@ -66,6 +66,17 @@ def test_kill_9_of_the_resumed_run_too(trial, long):
     assert polyfed.load(out).fingerprint == trial.kept(long | {"engine.workers": 0}).fingerprint
 
 
+def test_a_worker_in_the_middle_of_long_work_ends_with_its_parent(trial, own, tmp_path):
+    out, marker = trial.path(), tmp_path / "sleeps"
+    sleeping = {"method.name": own("Failing"), "method.how": "sleep", "method.marker": marker, "participation": 1.0}
+    process = forked(out, ["run", *trial.words(sleeping | {"engine.workers": 2}), "--out", str(out)])
+    assert wait_for(marker.exists)
+    seen = process.kill()
+    assert process.end() == -signal.SIGKILL
+    assert len(seen.born) == 3
+    assert wait_for(lambda: not seen.alive(), seconds=5), "it sleeps for ten minutes"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_says_130_is_refused_while_it_runs_and_resumes(trial, long, number, capfd):
     changes = long | {"rounds": 40, "checkpoint.every": 100}
@@ -115,7 +126,7 @@ def test_a_run_is_refused_to_a_second_user_in_the_same_process(trial):
 def test_a_worker_killed_in_the_middle_of_its_work_is_replaced_and_its_client_done_again(trial, own, tmp_path):
     changes = {"method.name": own("Failing"), "method.how": "once", "participation": 1.0, "engine.workers": 2}
     died = trial(changes | {"method.marker": str(tmp_path / "died")})
-    assert (tmp_path / "died").exists()
+    assert (tmp_path / "died").read_text() == "xx"
     assert (died["lost"], died["failed"]) == ([], {})
     assert died.fingerprint == trial.kept({"method.name": own("Counting"), "participation": 1.0}).fingerprint
 

@@ -49,7 +49,7 @@ class Seen:
     before: bytes | None  # the memory it began with
     after: bytes | None  # the memory it left
     numbers: dict[str, Any]
-    live: Tensor  # the resident model when the job was done
+    live: Tensor  # the resident model when its hooks were done, before anything was measured
     layout: Layout
 
     def memory(self, after: bool = True) -> Memory:
@@ -98,19 +98,28 @@ class Ride:
 
 
 def ride(
-    out: Path, method: str | type[Method] | dict[str, Any] = "fedavg", data: str = "even", model: str = "mlp", **keys: Any
+    out: Path,
+    method: str | type[Method] | dict[str, Any] = "fedavg",
+    data: str = "even",
+    model: str = "mlp",
+    **keys: Any,
 ) -> Ride:
     """Run it; `keys` are config keys, dotted."""
     source, split = federation(data)
     seen: list[Seen] = []
     worlds: list[World] = []
-    real = World.do
+    left: dict[str, Tensor] = {}
+    real, real_leave = World.do, World._leave
+
+    def leave(self: World, client: Client, outcome: Outcome) -> Outcome:
+        left["live"] = self.resident.params.flat.clone()
+        return real_leave(self, client, outcome)
 
     def do(self: World, job: Job, blob: bytes | None) -> Outcome:
         down = Message.decode(job.down.encode())
         outcome = real(self, job, blob)
         up = Message.decode(outcome.up.encode())
-        live = self.resident.params.flat.clone()
+        live = left.pop("live", self.resident.params.flat.clone())
         numbers = dict(outcome.numbers) | {"error": outcome.error}
         about = (job.kind, job.client, job.round)
         seen.append(Seen(*about, down, up, blob, outcome.memory, numbers, live, self.resident.layout))
@@ -130,6 +139,7 @@ def ride(
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(World, "do", do)
+        patch.setattr(World, "_leave", leave)
         result = polyfed.run(config, keys, out=out)
     return Ride(result, seen, worlds[0])
 

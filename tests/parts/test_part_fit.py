@@ -14,6 +14,7 @@ import by_hand
 from polyfed import rng
 from polyfed.data.samples import Samples
 from polyfed.methods.sites import Client
+from polyfed.models.base import Net
 from polyfed.params import Slice, bn, body, everything, head, last, named, nothing, trunk
 from polyfed.parts.fit import Stream, balanced, shuffled
 from polyfed.parts.losses import cross_entropy
@@ -228,6 +229,26 @@ def test_inside_a_trained_piece_a_norm_whose_own_weights_are_frozen_stays_frozen
     home = by_hand.resident(bn=True)
     by_hand.client(home, by_hand.some(20), train={"batch": 5}).fit(cross_entropy, steps=2, train=named("trunk.fc1.*"))
     assert int(home.model.trunk.norm1.num_batches_tracked) == 0
+
+
+def test_layers_without_weights_follow_the_piece_they_are_in() -> None:
+    """Dropout and norms without weights of their own are still while their piece is frozen."""
+
+    def make() -> Net:
+        first = nn.Sequential(nn.Linear(by_hand.INTO, 6), nn.BatchNorm1d(6, affine=False), nn.Dropout(0.5))
+        second = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, affine=False), nn.Dropout(0.5))
+        return Net(first, second, nn.Linear(5, by_hand.CLASSES))
+
+    home = by_hand.resident(make=make)
+    modes: list[list[bool]] = []
+
+    def loss(batch: Any) -> Tensor:
+        modes.append([home.model.trunk[1].training, home.model.trunk[2].training, home.model.last[1].training])
+        return cross_entropy(batch)
+
+    for part, expected in ((head, [False] * 3), (last, [False, False, True]), (everything, [True] * 3)):
+        by_hand.client(home, by_hand.some(20)).fit(loss, steps=1, train=part)
+        assert modes.pop() == expected
 
 
 def test_norms_can_be_trained_on_fixed_statistics() -> None:

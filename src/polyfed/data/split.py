@@ -101,6 +101,20 @@ def split_dataset(dataset: Dataset, options: Options, seed: int, limit: int | No
     )
 
 
+def split_alone(dataset: Dataset, options: Options, seed: int, client: int, names: tuple[str, ...]) -> Split:
+    """The split as one client of a federation by users can make it from its own samples: the others' rows are empty."""
+    if options.longtail > 1 or options.test == "mirror" or options.partition.by != "users":
+        keys = "split.longtail=1, split.partition=users and no split.test=mirror"
+        raise UsageError(f"where every site has its own samples alone, the split must have {keys}")
+    seed = seed if options.seed is None else options.seed
+    nothing = np.arange(0)
+    parts = [np.arange(len(dataset.y)) if k == client else nothing for k in range(len(names))]
+    locals_, left = _local(dataset, options, parts, nothing, seed)
+    train, val, test = (tuple(column) for column in zip(*locals_, strict=True))
+    heldout = _held_out(len(names), options.heldout, seed)
+    return Split(train, val, test, nothing, heldout, names, False, dict(dataset.notes))
+
+
 def _pool(dataset: Dataset, n: int, factor: float, limit: int | None, seed: int) -> tuple[Indices, dict[str, int]]:
     """The rows to divide: the first n of the pool, limited per class, then long-tailed."""
     labels, classes = dataset.labels[:n], dataset.classes
@@ -142,6 +156,10 @@ def _hold_out_all(
     """Each client's rows as kept and held-out ones; a single sample is kept, and one always is."""
     kept, held = [], []
     for client, rows in enumerate(parts):
+        if not len(rows):
+            kept.append(rows)
+            held.append(rows)
+            continue
         count = min(partition.test_count(len(rows), fraction), len(rows) - 1)
         stay, leave = hold_out(dataset.labels[rows], count, generator(seed, purpose, client))
         kept.append(np.sort(rows[stay]))

@@ -126,7 +126,7 @@ class Method(Spec):
         """Whether a client's predictor can differ from the global model."""
         hooks = ("adapt", "finish", "predictor")
         changed = any(getattr(type(self), hook) is not getattr(Method, hook) for hook in hooks)
-        return changed or self.kept != nothing
+        return changed or self.kept != nothing or not self.has_global
 
 
 def part_message(name: str, floats: Tensor, integers: Tensor) -> Message:

@@ -1,25 +1,30 @@
 """DistFL: Liu et al., Distribution-aware Federated Learning for Mobile Scenarios, 2021.
 
 Departures: inputs are really optimised, where the released code detaches them and clusters on noise; the threshold is
-found automatically; boosted uploads stay out of the pre-aggregate. A client that missed the clustering keeps its model
+found automatically; boosted uploads stay out of the pre-aggregate (`distfl-paper` and `distfl-official` are presets).
+A client that missed the clustering keeps its model
 and is placed at its next upload; one that never trained gets the model of before the clustering.
 """
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
 from polyfed import rng
 from polyfed.errors import UsageError
 from polyfed.message import Field, Message, Wire
 from polyfed.methods.base import Client, Method, Server, Upload, method, part_message
-from polyfed.params import Params
-from polyfed.parts.average import average, shares
-from polyfed.parts.cluster import Threshold, automatic_threshold, divergences, link
-from polyfed.parts.invert import Knowledge, activation_statistics, bn_layers, extract, responses
+from polyfed.params import Params, everything
+from polyfed.parts.cluster import Clusters, divergences, partition, proportionate
+from polyfed.parts.invert import activation_statistics, bn_layers, extract, knowledge_of, responses
 from polyfed.registry import param
+
+Limit = Annotated[float, Gt(0)] | Literal["auto"]
+When = Literal["once", "every", "until_stable"]
 
 
 @method("distfl", paper="Liu et al. 2021")
@@ -33,11 +38,11 @@ class DistFL(Method):
     steps: int = param(500, "steps of the extraction", ge=0)
     lr: float = param(0.1, "learning rate of the extraction (Adam)", gt=0)
     warm_start: bool = param(False, "start the extraction from the last inputs instead of noise")
-    threshold: float | Literal["auto"] = param("auto", "divergence below which clients belong together")
+    threshold: Limit = param("auto", "divergence below which clients belong together")
     min_log_gap: float = param(1.1, "smallest gap of log-divergences that separates clusters (auto)", ge=0)
     linkage: Literal["components", "greedy"] = param("components", "how near pairs become clusters")
     warmup_rounds: int = param(5, "rounds of one shared model before the first clustering", ge=0)
-    recluster: Literal["once", "every", "until_stable"] = param("once", "how often clusters are made")
+    recluster: When = param("once", "how often clusters are made; until the same clients are grouped alike twice")
     target: Literal["preaggregate", "client0"] = param("preaggregate", "the model that is inverted")
     pre_norm_gate: float = param(10.0, "updates longer than this many medians stay out of the pre-aggregate", gt=0)
     no_bn: Literal["stats", "noise", "error"] = param("stats", "without BN: uploaded statistics, noise, or refuse")
@@ -46,6 +51,8 @@ class DistFL(Method):
     def has_global(self) -> bool:
         return False
 
+    # ---- what is sent
+
     def wire(self) -> Wire:
         ask = Field("whether activation statistics are wanted (models without BN)", kind="number", optional=True)
         row = Field("mean and variance of activations (models without BN)", rows=(2, "channels"), optional=True)
@@ -53,16 +60,15 @@ class DistFL(Method):
         return super().wire().also({"ask": ask}, {"w": mine, "statistics": row})
 
     def start(self, server: Server) -> None:
-        """One cluster, everybody's."""
-        if self.no_bn == "error" and not bn_layers(server.model):
+        norms = bn_layers(server.model)
+        if self.no_bn == "error" and not norms:
             raise UsageError("distfl needs batch normalisation in the model, or method.no_bn=stats or noise")
-        server.state.model_0, server.state.opened = server.params, 1
-        server.state.assigned = torch.zeros(len(server.clients), dtype=torch.int64)
-        server.state.placed = torch.ones(len(server.clients), dtype=torch.int64)
-        server.state.clustered = server.state.stable = 0
+        if norms and self.shared != everything:
+            raise UsageError("distfl reads the statistics of batch normalisation: leave out buffers=local")
+        Clusters.begin(server.state, server.params, len(server.clients))
 
     def send(self, server: Server, id: int) -> Message:
-        message = part_message("w", *self.model_of(server, id).get(self.shared))
+        message = part_message("w", *Clusters(server.state).model(id).get(self.shared))
         if self.no_bn == "stats" and not bn_layers(server.model) and self.due(server):
             message["ask"] = 1
         return message
@@ -73,143 +79,100 @@ class DistFL(Method):
             message["statistics"] = activation_statistics(client.model, client.data)
         return message
 
-    def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
-        good = list(uploads)
-        if self.due(server) and len(uploads) > 1:
-            good = self.make_clusters(server, uploads)
-        elif server.state.clustered:
-            self.place(server, [u for u in uploads if not server.state.placed[u.client]])
-        for g in sorted({int(server.state.assigned[u.client]) for u in good}):
-            members = [u for u in good if server.state.assigned[u.client] == g]
-            server.state[f"model_{g}"] = server.average(members)  # eq. 7
-        self.forget(server)
-        server.record("clusters", server.state.assigned.numpy().copy())
+    # ---- the server
 
     def due(self, server: Server) -> bool:
-        """Whether this round's uploads are clustered."""
+        """Whether this round's uploads are clustered: the same answer in `send` and in `merge`."""
         if not server.state.clustered:
             return server.round > self.warmup_rounds or server.round == server.task.rounds
         return self.recluster == "every" or (self.recluster == "until_stable" and not server.state.stable)
 
-    def make_clusters(self, server: Server, uploads: Sequence[Upload]) -> list[Upload]:
+    def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
+        clusters, good = Clusters(server.state), list(uploads)
+        if self.due(server) and len(uploads) > 1:
+            good = self.cluster(server, uploads)
+        elif server.state.clustered:
+            good = self.place(server, uploads)
+        for number in sorted({clusters.of(u.client) for u in good}):
+            clusters[number] = server.average([u for u in good if clusters.of(u.client) == number])  # eq. 7
+        used = clusters.forget()
+        if len(used) == 1:  # everybody's
+            server.params = clusters[used[0]]
+        server.record("clusters", server.state.assigned.clone())
+
+    def cluster(self, server: Server, uploads: Sequence[Upload]) -> list[Upload]:
         """Extraction, responses, divergences, threshold (4.2, 4.3); gives the uploads that may be averaged."""
         state = server.state
-        state.inputs = self.extract(server, uploads)
-        answers = self.answers(server, [self.params_of(server, u) for u in uploads])
-        usable = [i for i, answer in enumerate(answers) if torch.isfinite(answer).all()]
-        sim = divergences(answers[usable])  # eq. 6
-        limit = automatic_threshold(sim, self.min_log_gap) if self.threshold == "auto" else Threshold(self.threshold)
-        labels = link(sim, limit.value, self.linkage == "greedy")
-        state.placed = torch.zeros_like(state.placed)
-        opened: dict[int, int] = {}
-        for i, upload in enumerate(uploads):
-            label = labels[usable.index(i)] if i in usable else -1 - i  # who gives no answer is quarantined alone
-            if label not in opened:
-                opened[label] = self.open(server, self.model_of(server, upload.client))
-            state.assigned[upload.client], state.placed[upload.client] = opened[label], 1
-        self.conclude(server, sim, limit, labels)
-        return [uploads[i] for i in usable]
-
-    def conclude(self, server: Server, sim: Tensor, limit: Threshold, labels: list[int]) -> None:
-        """Remember and report what was found."""
-        state, count = server.state, len(set(labels))
         if not state.clustered and server.round <= self.warmup_rounds:
-            server.say(f"fewer rounds than warmup_rounds={self.warmup_rounds}: clustered in the last round")
-        state.stable = int("partition" in state and state.partition.tolist() == labels)
-        state.partition, state.threshold, state.clustered = torch.tensor(labels), limit.value, 1
-        server.record("similarity", sim.numpy())
-        server.say(f"{count} clusters; threshold {limit.value:.3g}, log-gap {limit.gap:.2f}, next {limit.second:.2f}")
-        if limit.warning:
-            server.say(limit.warning)
-        if count == len(labels) > 1:
-            server.say("every client is a cluster of its own: this is local training")
-
-    def place(self, server: Server, late: Sequence[Upload]) -> None:
-        """Who missed the clustering joins the nearest cluster on the kept inputs, or stays alone."""
-        state = server.state
-        for upload in late:
-            known = sorted({int(g) for g in state.assigned[state.placed == 1]})
-            models = [self.params_of(server, upload), *(state[f"model_{g}"] for g in known)]
-            sim = divergences(self.answers(server, models))[0, 1:]
-            near = sorted((float(s), g) for s, g in zip(sim, known, strict=True) if s < state.threshold)
-            state.assigned[upload.client] = near[0][1] if near else self.open(server, models[0])
-            state.placed[upload.client] = 1
+            server.say(f"warmup_rounds={self.warmup_rounds} leaves no round: clustered in the last one")
+        state.inputs = self.extract(server, uploads)
+        good, answers = self.usable(server, uploads)
+        if good:
+            sim = divergences(torch.stack(answers))  # eq. 6
+            found = partition(sim, self.threshold, self.min_log_gap, self.linkage)
+            Clusters(state).settle([u.client for u in good], found)
+            server.record("similarity", sim)
+            server.record("similarity_clients", [u.client for u in good])
+            for line in found.lines():
+                server.say(line)
+        return good
 
     def extract(self, server: Server, uploads: Sequence[Upload]) -> Tensor:
-        """Inputs with the target's statistics (eqs. 2-4), from noise or from the last ones."""
+        """Inputs whose statistics in the pre-aggregate (eq. 3) are those it has seen (eqs. 2 and 4)."""
+        target = uploads[:1] if self.target == "client0" else self.trusted(server, uploads)
+        model = server.frozen(server.average(target)).model
+        sent = [u.message["statistics"] for u in target if "statistics" in u.message]
+        knowledge = knowledge_of(model, sent, self.channel_ratio, self.abs_gamma)
+        if not knowledge and self.no_bn == "stats":
+            server.say("no upload has usable activation statistics: clustered on noise")
         generator = rng.torch_generator(server.task.seed, "distfl-noise", server.round)
         noise = torch.randn(self.z, *server.task.shape, generator=generator)
-        start = server.state.inputs if self.warm_start and "inputs" in server.state else noise
-        model = server.frozen(self.target_model(server, uploads)).model
-        sent = [u.message["statistics"] for u in uploads if "statistics" in u.message]
-        goals = average(sent, shares([1] * len(sent), "uniform")) if sent else None
-        knowledge = Knowledge.of(model, goals, self.channel_ratio, self.abs_gamma)
-        return start if knowledge is None else extract(model, start, knowledge, self.steps, self.lr)
+        start = server.state.get("inputs", noise) if self.warm_start else noise
+        return extract(model, start.to(server.resident.device), knowledge, self.steps, self.lr).cpu()
 
-    def target_model(self, server: Server, uploads: Sequence[Upload]) -> Params:
-        """Eq. 3: the mean of the uploads whose update is not out of all proportion."""
-        if self.target == "client0":
-            return self.params_of(server, uploads[0])
-        each = [self.params_of(server, u) for u in uploads]
-        moved = [
-            (p.weights - self.model_of(server, u.client).weights).norm() for p, u in zip(each, uploads, strict=True)
-        ]
-        lengths = torch.stack(moved)
-        kept = [i for i in range(len(each)) if lengths[i] <= self.pre_norm_gate * lengths.median()]
-        if len(kept) < len(each):
-            server.say(f"{len(each) - len(kept)} uploads stay out of the pre-aggregate: their updates are too long")
-        return server.average([uploads[i] for i in kept])
+    def trusted(self, server: Server, uploads: Sequence[Upload]) -> list[Upload]:
+        """The uploads whose update is not longer than `pre_norm_gate` medians."""
+        before = Clusters(server.state)
+        moved = [float((self.params_of(server, u).weights - before.model(u.client).weights).norm()) for u in uploads]
+        fine = proportionate(moved, self.pre_norm_gate)
+        if not all(fine):
+            server.say(f"{fine.count(False)} uploads stay out of the pre-aggregate: their updates are too long")
+        return list(compress(uploads, fine))
 
-    def answers(self, server: Server, models: Sequence[Params]) -> Tensor:
-        """Eq. 5: probabilities [N, z, C] of each model for the inputs."""
-        frozen = server.frozen(models[0])
-        found = []
-        for params in models:
-            frozen.params.set(params)
-            found.append(responses(frozen.model, server.state.inputs))
-        server.resident.reset()
-        return torch.stack(found)
+    def usable(self, server: Server, uploads: Sequence[Upload]) -> tuple[list[Upload], list[Tensor]]:
+        """Eq. 5: the uploads with finite responses, and these; who has none is left alone with the model it had."""
+        answers = self.answers(server, (self.params_of(server, u) for u in uploads))
+        finite = [bool(torch.isfinite(a).all()) for a in answers]
+        for upload in compress(uploads, (not fine for fine in finite)):
+            Clusters(server.state).quarantine(upload.client)
+            server.say(f"client {upload.client} is in quarantine: its model gives no finite answers")
+        return list(compress(uploads, finite)), list(compress(answers, finite))
+
+    @staticmethod
+    def answers(server: Server, models: Iterable[Params]) -> list[Tensor]:
+        """Each model's probabilities for the inputs."""
+        found = responses(server.frozen(server.params), models, server.state.inputs)
+        server.resident.reset()  # hands the frozen copy back
+        return found
+
+    def place(self, server: Server, uploads: Sequence[Upload]) -> list[Upload]:
+        """Who missed the clustering joins the nearest cluster on the kept inputs, or stays alone."""
+        clusters, limit = Clusters(server.state), server.state.threshold
+        late = [u for u in uploads if not server.state.placed[u.client]]
+        good, answers = self.usable(server, late)
+        for upload, answer in zip(good, answers, strict=True):
+            known = clusters.known()
+            theirs = self.answers(server, (clusters[number] for number in known))
+            sim = divergences(torch.stack([answer, *theirs]))[0, 1:].tolist()
+            near = min(((s, number) for s, number in zip(sim, known, strict=True) if s < limit), default=None)
+            if near:
+                clusters.place(upload.client, near[1])
+            else:
+                clusters.open([upload.client], self.params_of(server, upload))
+        return [u for u in uploads if u in good or u not in late]
 
     def params_of(self, server: Server, upload: Upload) -> Params:
         """An upload as a whole model."""
-        params = self.model_of(server, upload.client).copy()
+        params = server.params.copy()
         params.put(self.shared, upload.message["w"], upload.message.get("w.integers", params.integers[:0]))
         return params
-
-    @staticmethod
-    def model_of(server: Server, id: int) -> Params:
-        """The model a client is given."""
-        return server.state[f"model_{int(server.state.assigned[id])}"]
-
-    @staticmethod
-    def open(server: Server, params: Params) -> int:
-        """A new cluster that starts with this model."""
-        number = server.state.opened
-        server.state[f"model_{number}"], server.state.opened = params, number + 1
-        return number
-
-    @staticmethod
-    def forget(server: Server) -> None:
-        """Drop the models nobody is given; the only one left is everybody's."""
-        used = {f"model_{int(g)}" for g in server.state.assigned}
-        for name in [n for n in server.state if n.startswith("model_") and n not in used]:
-            del server.state[name]
-        if len(used) == 1:
-            server.params = server.state[used.pop()]
-
-
-@method("distfl-paper", paper="Liu et al. 2021, as printed")
-class DistFLPaper(DistFL):
-    """DistFL clustered anew every round from fresh noise, without warm-up."""
-
-    steps: int = param(2000, "steps of the extraction", ge=0)
-    warmup_rounds: int = param(0, "rounds of one shared model before the first clustering", ge=0)
-    recluster: Literal["once", "every", "until_stable"] = param("every", "how often clusters are made")
-
-
-@method("distfl-official", paper="Liu et al. 2021, as released")
-class DistFLOfficial(DistFL):
-    """DistFL with the released code's schedule and threshold (but with the paper's optimisation)."""
-
-    steps: int = param(2000, "steps of the extraction", ge=0)
-    threshold: float | Literal["auto"] = param(0.2, "divergence below which clients belong together")

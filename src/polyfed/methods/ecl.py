@@ -95,9 +95,10 @@ class ECL(OnTop):
             ratio = expert.square().sum(1) / branch.square().sum(1)
         else:
             ratio = (expert.square().sum() / branch.square().sum()).expand(len(expert))
-        ratio = torch.ones_like(ratio) if self.scale == "none" else ratio
-        ratio = 1 / ratio if self.scale == "inverse" else ratio
-        return torch.where(torch.isfinite(ratio), ratio, torch.ones_like(ratio))
+        if self.scale == "none":
+            return torch.ones_like(ratio)
+        ratio = torch.nan_to_num(ratio, nan=1.0, posinf=1.0)
+        return torch.nan_to_num(1 / ratio, posinf=1.0) if self.scale == "inverse" else ratio
 
     def stage(self, client: Client) -> Slice:
         """The last stage of the body, or only its last block."""

@@ -3,25 +3,28 @@
 BAVD on the client, ACMU where models meet, PKCF between server and client. By the paper's design the head of the
 trained model does leave the client (ACMU averages whole models); only the copy kept between rounds stays. Readings
 where the text is open are parameters; their defaults are those under which its equations agree with its prose.
+A client that never trained tunes the received head on the federated features, then trains, as everybody does at last.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Annotated, Literal
 
 import torch
-from torch import Tensor, nn
+from annotated_types import Ge
+from pydantic import model_validator
+from torch import Tensor
 
 from polyfed import rng
 from polyfed.errors import UsageError
-from polyfed.message import Field, Message, Wire
+from polyfed.message import Bundle, Field, Message, Wire
 from polyfed.methods.base import Client, Server, Site, Upload, method
-from polyfed.methods.creff import FederatedFeatures, labelled, linear
+from polyfed.methods.federated_features import FederatedFeatures
 from polyfed.models.base import Net
 from polyfed.params import body, everything, head
 from polyfed.parts import bavd
-from polyfed.parts.cluster import Grouping, embedding, group_adaptively, group_fixed, similarity
-from polyfed.parts.losses import cross_entropy
-from polyfed.registry import param
+from polyfed.parts.cluster import cluster_update, embedding, group, similarity
+from polyfed.registry import contradiction, param
 
 
 @method("mupfl", paper="Zhang et al. 2024")
@@ -33,182 +36,153 @@ class MuPFL(FederatedFeatures):
     bavd_granularity: Literal["channel", "spatial"] = param("channel", "a map per channel or one for all")
     bavd_compare: Literal["map", "activation"] = param("map", "what is compared with the map's mean")
     bavd_reset: Literal["round", "epoch", "never"] = param("round", "when the maps start again")
-    bavd_keep_ratio: float | None = param(
-        None, "keep this share of each slice instead of what is above the mean", gt=0, le=1
-    )
+    bavd_keep_ratio: float | None = param(None, "compare nothing: keep this top share of each slice", gt=0, le=1)
     acmu: bool = param(True, "adaptive cluster-based model update")
     alpha: float = param(0.5, "share of the updates in the similarity; the maps have the rest (eq. 8)", ge=0, le=1)
-    kappa: int | Literal["adaptive"] = param("adaptive", "number of clusters")
+    kappa: Annotated[int, Ge(1)] | Literal["adaptive"] = param("adaptive", "number of clusters")
     kappa_min: int = param(2, "fewest clusters tried", ge=2)
     kappa_max: int = param(6, "most clusters tried", ge=2)
     metric: Literal["cosine", "weights"] = param("cosine", "cluster by eq. 8 or by the weights themselves")
     pkcf: bool = param(True, "prior-knowledge-assisted classifier fine-tuning")
     tau: float = param(50.0, "epochs of head tuning on federated features", ge=0)
     grad_at: Literal["global", "local"] = param("global", "where class gradients are taken: received or trained model")
-    tune_from: Literal["private", "global"] = param(
-        "private", "which head is tuned: the client's own or the received one"
-    )
+    tune_from: Literal["private", "global"] = param("private", "the head that is tuned: the client's or the received")
     tune_lr: float | None = param(None, "learning rate of tuning; by default the round's", gt=0)
     tune_batch: int = param(64, "batch of tuning", ge=1)
     train_after_tune: Literal["all", "body"] = param("all", "what the local epochs train")
 
+    @model_validator(mode="after")
+    def _agrees(self) -> "MuPFL":
+        if self.kappa_min > self.kappa_max:
+            raise contradiction(f"method.kappa_min={self.kappa_min} is above method.kappa_max={self.kappa_max}")
+        if self.metric == "weights" and self.kappa == "adaptive":
+            raise contradiction("method.metric=weights needs a number of clusters, method.kappa (5 in the paper)")
+        return self
+
+    @property
+    def matches(self) -> bool:
+        return self.pkcf and self.m > 0
+
+    @property
+    def private(self) -> bool:
+        """Whether a client keeps the head it trained and tunes that."""
+        return self.matches and self.tune_from == "private"
+
+    @property
+    def maps(self) -> bool:
+        """Whether clusters look at activation maps."""
+        return self.bavd and self.acmu and self.metric == "cosine"
+
     # ---- what is built and sent
 
     def build(self, model: Net) -> Net:
-        if not self.bavd:
-            return model
-        return bavd.listen(
-            model,
-            psi=self.bavd_psi,
-            granularity=self.bavd_granularity,
-            compare=self.bavd_compare,
-            keep_ratio=self.bavd_keep_ratio,
-        )
+        options = self.bavd_psi, self.bavd_granularity, self.bavd_compare, self.bavd_keep_ratio
+        return bavd.listen(model, *options) if self.bavd else model
 
     def wire(self) -> Wire:
-        features = {
-            "features": Field(
-                "federated features of the matched classes", rows=("matched", self.m, "d"), optional=True
-            ),
-            "feature_classes": Field("which classes those are", rows=("matched",), kind="integer", optional=True),
-        }
-        up = self.gradient_fields() if self.pkcf else {}
-        if self.pkcf and self.tune_from == "private":
+        up = {"w": Field("the trained model, its head too", part=self.shared, against="w", summed=not self.acmu)}
+        if self.private and self.acmu:
             up["start_head"] = Field("the tuned head its training began with", part=head, summed=False)
-        if self.bavd and self.acmu:
+        if self.maps:
             up["map"] = Field("its activation map", rows=("map",), summed=False)
-        wire = super().wire().also(features if self.pkcf else {}, up)
-        model = Field("the trained model, its head too", part=self.shared, against="w", summed=not self.acmu)
-        return wire.also(up={"w": model})
+        return super().wire().also(self.feature_fields(), up)
 
     def start(self, server: Server) -> None:
         super().start(server)
         selected = max(1, round(server.task.participation * server.task.clients))
-        if self.acmu and self.kappa != "adaptive" and self.kappa >= selected:
+        if self.acmu and self.kappa != "adaptive" and self.kappa >= max(selected, 2):
             raise UsageError(f"method.kappa={self.kappa} needs more than the {selected} clients selected each round")
+        if self.bavd and not bavd.layers(server.model):
+            server.say("the model names no place where BAVD may listen: nothing is masked")
 
     def send(self, server: Server, id: int) -> Message:
-        message = super().send(server, id)
-        classes = server.state.matched.nonzero().flatten()
-        if self.pkcf and self.m and len(classes):  # from the second round on
-            message["features"], message["feature_classes"] = server.state.features[classes], classes
-        return message
+        return Message(**super().send(server, id).tensors(), **self.known(server))  # features from the second round on
 
-    # ---- the client (algorithm 1)
+    # ---- the client (algorithm 1, lines 11-21)
 
     def train(self, client: Client) -> Message:
-        message = Message()
-        if self.pkcf and self.grad_at == "global":
-            self.gradients(client, message)  # eq. 16, before the head is tuned
+        if self.matches and self.grad_at == "global":
+            self.take_gradients(client)  # eq. 16, before the head is tuned
         self.adapt(client)
-        start, _ = client.params.get(head)
+        client.scratch.start_head, _ = client.params.get(head)
         self.epochs(client)
-        if self.pkcf and self.grad_at == "local":
-            self.gradients(client, message)
-        if self.pkcf and self.tune_from == "private":
-            message["start_head"] = start
+        if self.matches and self.grad_at == "local":
+            self.take_gradients(client)
+        if self.private:
             client.memory.own_head, _ = client.params.get(head)
-        if self.bavd and self.acmu:
-            message["map"] = bavd.uploaded_map(client.model)
-        for name, value in super().upload(client).items():
-            message[name] = value
-        return message
-
-    def epochs(self, client: Client) -> None:
-        """E epochs of SGD with BAVD."""
-        trains = {"train": body if self.pkcf and self.train_after_tune == "body" else everything}
-        layers = bavd.layers(client.model)
-        if self.bavd_reset == "never":
-            for i, layer in enumerate(layers):
-                layer.map = client.memory.get(f"map_{i}")
-        if self.bavd_reset == "epoch":
-            for epoch in range(max(1, round(client.task.train.epochs))):
-                self.local(client, epochs=1, go_on=epoch > 0, **trains)
-                for layer in layers if epoch + 1 < client.task.train.epochs else []:
-                    layer.reset()
-        else:
-            self.local(client, **trains)
-        if self.bavd_reset == "never":
-            for i, layer in enumerate(layers):
-                if layer.map is not None:
-                    client.memory[f"map_{i}"] = layer.map
+        return self.upload(client)
 
     def adapt(self, client: Client) -> None:
-        """Eq. 21: the client's own head (the received one at first), tuned on the federated features."""
-        if not self.pkcf:
+        """Eq. 21: the client's own head (the received one at first), tuned; after `finish`, the personal model."""
+        if "tuned" in client.memory:
+            client.load(client.memory.tuned)
             return
-        if self.tune_from == "private" and "own_head" in client.memory:
+        if self.private and "own_head" in client.memory:
             client.params.put(head, client.memory.own_head, client.params.get(head)[1])
-        if "features" in client.received:
-            self.tune(client, client.received.features, client.received.feature_classes)
+        self.tune(client, client.received)
 
-    def tune(self, site: Site, features: Tensor, classes: Tensor) -> None:
+    def tune(self, site: Site, known: Bundle) -> None:
         """tau epochs on the features; where everybody tunes the same head, everybody draws the same batches."""
-        options: dict[str, Any] = {"epochs": self.tau, "lr": self.tune_lr, "batch": self.tune_batch, "train": head}
-        key = "pkcf" if self.tune_from == "global" else "batches"
-        site.fit(cross_entropy, labelled(features, classes), key=key, **options)
+        key = "batches" if self.tune_from == "private" else "pkcf"
+        self.fit_head(site, known, epochs=self.tau, lr=self.tune_lr, batch=self.tune_batch, key=key)
+
+    def epochs(self, client: Client) -> None:
+        """E epochs of SGD (eqs. 2-3) with BAVD (eq. 6)."""
+        only_body = self.matches and self.train_after_tune == "body"
+        with bavd.mapping(client.model, self.bavd_reset, client.memory) as order:
+            self.local(client, train=body if only_body else everything, batches=order)
+
+    def upload(self, client: Client) -> Message:
+        message = super().upload(client)
+        if self.private and self.acmu:
+            message["start_head"] = client.scratch.start_head
+        if self.maps:
+            message["map"] = bavd.uploaded_map(client.model)
+        return message
 
     def finish(self, client: Client) -> None:
         """Personalise: tuned by `adapt` already, then the local epochs; the stored head is read, never written."""
         self.epochs(client)
         client.memory.tuned = client.params.copy()
 
-    def predictor(self, client: Client) -> nn.Module:
-        if "tuned" in client.memory:
-            client.load(client.memory.tuned)
-        return client.model
-
-    # ---- interface and server
+    # ---- interface (lines 22-30) and server (lines 9, 31-36)
 
     def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
         sent = server.params
-        server.live.set(sent)
-        at = linear(server.model.head)
+        super().merge(server, self.cluster(server, uploads) if self.acmu else uploads)  # eq. 15 (5)
+        if self.matches:
+            self.match_gradients(server, uploads, sent if self.grad_at == "global" else server.params)
+
+    def cluster(self, server: Server, uploads: Sequence[Upload]) -> list[Upload]:
+        """Eqs. 7-14: every model takes its cluster's mean update instead of its own; buffers stay its own."""
         starts = self.starts(server, uploads)
-        super().merge(server, uploads)
-        if self.acmu:
-            self.cluster_update(server, uploads, starts)
-        if self.pkcf:
-            if self.grad_at == "local":
-                server.live.set(server.params)
-                at = linear(server.model.head)
-            self.match_round(server, uploads, at)
+        trained = torch.stack([u.message["w"][: starts.shape[1]].cpu() for u in uploads])
+        updates = trained - starts  # eq. 7
+        maps = bavd.as_rows([u.message["map"] for u in uploads]) if self.maps else None
+        gram = similarity(updates, maps, self.alpha)  # eq. 8
+        points = trained.numpy() if self.metric == "weights" else embedding(gram)
+        seed = rng.number(server.task.seed, "acmu", server.round)
+        found = group(gram, points, self.kappa, self.kappa_min, self.kappa_max, seed)  # eqs. 9-13
+        if self.kappa != "adaptive" and found.kappa < self.kappa:
+            server.say(f"{len(uploads)} uploads make {found.kappa} clusters, not method.kappa={self.kappa}")
+        server.record("silhouette", list(found.scores.items()))
+        server.record("clusters", [[u.client, label] for u, label in zip(uploads, found.labels, strict=True)])
+        moved = cluster_update(starts, updates, found)  # eq. 14
+        return [_with(u, w) for u, w in zip(uploads, moved, strict=True)]
 
     def starts(self, server: Server, uploads: Sequence[Upload]) -> Tensor:
         """w_i^start, weights only: the shared body under the head each client began with."""
-        made = server.params.copy()
-        classes = server.state.matched.nonzero().flatten()
-        if self.pkcf and self.tune_from == "global" and len(classes) and self.m:
-            self.tune(server, server.state.features[classes], classes)  # as every client did
-            made.put(head, *server.live.get(head))
-        rows = []
+        server.live.set(server.params)
+        if self.tune_from == "global":
+            self.tune(server, self.send(server, uploads[0].client))  # as every client did
+        common, rows = server.live.get(head), []
         for upload in uploads:
-            if "start_head" in upload.message:
-                made.put(head, upload.message["start_head"], made.get(head)[1])
-            rows.append(made.weights.clone())
+            server.live.put(head, upload.message.get("start_head", common[0]), common[1])
+            rows.append(server.live.weights.cpu().clone())
         return torch.stack(rows)
 
-    def cluster_update(self, server: Server, uploads: Sequence[Upload], starts: Tensor) -> None:
-        """Eqs. 14-15: every model takes its cluster's mean update; then the weighted average. Buffers stay averaged."""
-        count = server.params.layout.n_weights
-        trained = torch.stack([u.message["w"][:count] for u in uploads])
-        updates = trained - starts  # eq. 7
-        grouping = self.group(server, uploads, trained, updates)
-        moved = starts.clone()
-        for members in grouping.members():
-            moved[members] += updates[members].mean(0)  # eq. 14
-        made = server.params.copy()
-        made.weights.copy_(server.weights(uploads) @ moved)  # eq. 15
-        server.params = made
-        server.record("kappa", [grouping.kappa, *grouping.scores.values()])
-        server.record("clusters", [[u.client, label] for u, label in zip(uploads, grouping.labels, strict=True)])
 
-    def group(self, server: Server, uploads: Sequence[Upload], trained: Tensor, updates: Tensor) -> Grouping:
-        seed = rng.number(server.task.seed, "acmu", server.round) % 2**32
-        if self.metric == "weights":
-            return group_fixed(trained.numpy(), 5 if self.kappa == "adaptive" else self.kappa, seed)
-        maps = torch.stack([u.message["map"] for u in uploads]) if self.bavd else None
-        gram = similarity(updates, maps, self.alpha)
-        if self.kappa == "adaptive":
-            return group_adaptively(gram, self.kappa_min, self.kappa_max, seed)
-        return group_fixed(embedding(gram), self.kappa, seed)
+def _with(upload: Upload, weights: Tensor) -> Upload:
+    """An upload with other weights in its model."""
+    w = torch.cat([weights, upload.message["w"][len(weights) :].cpu()])
+    return replace(upload, message=Message(**{**upload.message.tensors(), "w": w}))

@@ -1,15 +1,24 @@
 """BAVD, biased activation value dropout (MuPFL 3.3): a layer that masks what its map of past activations calls weak.
 
 Readings (methods.md 1.2): psi is the fall of the loss, so that a useful activation grows the map; the map of the step
-before masks, because psi needs the loss of the pass it would mask; maps are means over the batch.
+before masks, because psi needs the loss of the pass it would mask; maps are means over the batch. A map is kept as
+rows, one per slice that is compared with its own mean: a channel, all channels together, or a whole feature vector.
 """
 
-from typing import Literal
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from polyfed.data.samples import Samples
+from polyfed.message import Memory
 from polyfed.models.base import Net
+from polyfed.parts.fit import Order, shuffled
 
 
 class BAVD(nn.Module):
@@ -27,63 +36,69 @@ class BAVD(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Forget the round."""
-        self.map: Tensor | None = None
+        """Start again: lambda = 0."""
+        self.map: Tensor | None = None  # [slices, positions]
+        self.loss: Tensor | None = None  # of the step before
         self._seen: Tensor | None = None
-        self._loss: Tensor | None = None
 
     def forward(self, h: Tensor) -> Tensor:
         if not self.training:
             return h
-        seen = h.detach().mean(0)  # before the mask
-        self._seen = seen.mean(0) if self.granularity == "spatial" and seen.dim() > 1 else seen
+        self._seen = self.rows(h.detach().mean(0))  # before the mask
         return h if self.map is None else h * self.mask(h)
 
+    def rows(self, seen: Tensor) -> Tensor:
+        """A sample's activations as slices: a row per channel, one for all channels, or the feature vector."""
+        if seen.dim() == 1:
+            return seen[None]
+        return seen.flatten(1).mean(0, keepdim=True) if self.granularity == "spatial" else seen.flatten(1)
+
     def mask(self, h: Tensor) -> Tensor:
-        """Ones where the normalised map is at least its mean, slice by slice (or where the activation is)."""
+        """True where the map (or the activation) is at least the mean of the normalised map, slice by slice."""
         assert self.map is not None
-        slices = as_slices(self.map)
-        if self.compare == "activation":
-            level = normalised(slices).mean(1).view(-1, *[1] * (self.map.dim() - 1)) if self.map.dim() > 1 else None
-            return (h >= (normalised(slices).mean() if level is None else level)).to(h.dtype)
-        if self.keep_ratio is not None:
-            kept = max(1, round(self.keep_ratio * slices.shape[1]))
-            level = slices.topk(kept, dim=1).values[:, -1:]
+        low, high = self.map.aminmax(dim=1, keepdim=True)
+        flat = low == high  # nothing to tell apart: nothing is masked
+        if self.compare == "activation" and self.keep_ratio is None:
+            one_per_slice = (-1, *[1] * (h.dim() - 2))
+            return (h >= normalised(self.map).mean(1).view(one_per_slice)) | flat.view(one_per_slice)
+        if self.keep_ratio is None:  # min-max is affine: comparing M with mean(M) is the same
+            keep = self.map >= torch.minimum(self.map.mean(1, keepdim=True), high)
         else:
-            level = slices.mean(1, keepdim=True)  # min-max is affine: comparing M with mean(M) is the same
-        flat = slices.max(1, keepdim=True).values == slices.min(1, keepdim=True).values
-        return ((slices >= level) | flat).to(h.dtype).view_as(self.map)
+            best = self.map.topk(max(1, round(self.keep_ratio * self.map.shape[1])), dim=1).indices
+            keep = torch.zeros_like(self.map, dtype=torch.bool).scatter(1, best, True)
+        return (keep | flat).view(-1, *h.shape[2:])
 
     def after_step(self, loss: Tensor) -> None:
-        """Eq. 6: M(0) = h(0); M <- M + psi h; a loss that is not finite leaves M alone."""
-        if self._seen is None:
+        """Eq. 6: M(0) = h(0), M(l) = M(l - 1) + psi(l) h(l); a frozen layer saw nothing, a NaN loss says nothing."""
+        seen, self._seen = self._seen, None
+        if seen is None or not torch.isfinite(loss):
             return
-        if self.map is None or self._loss is None:
-            self.map = self._seen
+        if self.map is None or self.loss is None:
+            self.map = seen
         else:
-            fall = self._loss - loss if self.psi == "improvement" else loss - self._loss
-            self.map = self.map + torch.where(torch.isfinite(fall), fall, torch.zeros_like(fall)) * self._seen
-        self._loss, self._seen = loss, None
-
-
-def as_slices(map: Tensor) -> Tensor:
-    """A row per channel; a vector, or a map for all channels, is one row."""
-    return map.flatten(1) if map.dim() == 3 or (map.dim() == 2 and map.shape[0] > 1) else map.reshape(1, -1)
+            fall = self.loss - loss
+            self.map = self.map + (fall if self.psi == "improvement" else -fall) * seen
+        self.loss = loss
 
 
 def normalised(rows: Tensor) -> Tensor:
     """Each row from 0 to 1."""
-    low, high = rows.min(1, keepdim=True).values, rows.max(1, keepdim=True).values
+    low, high = rows.aminmax(dim=1, keepdim=True)
     return (rows - low) / (high - low + 1e-12)
 
 
-def listen(model: Net, **options: object) -> Net:
-    """Put a BAVD layer behind every place where the model lets it listen."""
+def listen(model: Net, *options: Any) -> Net:
+    """Put a BAVD layer behind every place where the model lets it listen; weights keep their names."""
     for name in model.listens:
-        path, _, leaf = name.rpartition(".")
-        parent = model.get_submodule(path)
-        setattr(parent, leaf, nn.Sequential(getattr(parent, leaf), BAVD(**options)))  # type: ignore[arg-type]
+        place = model.get_submodule(name)
+        place.add_module("bavd", BAVD(*options))
+        if not isinstance(place, nn.Sequential):  # a sequence runs it as its last layer
+            place.register_forward_hook(_masked)
     return model
+
+
+def _masked(place: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> Tensor:
+    return place.get_submodule("bavd")(out)
 
 
 def layers(model: nn.Module) -> list[BAVD]:
@@ -91,8 +106,32 @@ def layers(model: nn.Module) -> list[BAVD]:
     return [m for m in model.modules() if isinstance(m, BAVD)]
 
 
+@contextmanager
+def mapping(model: nn.Module, reset: Literal["round", "epoch", "never"], memory: Memory) -> Iterator[Order]:
+    """The order of batches in which maps start again every round, every epoch, or never: then memory keeps them."""
+    listening = layers(model) if reset == "never" else []
+    for i, layer in enumerate(listening):
+        layer.map, layer.loss = memory.get(f"map_{i}"), memory.get(f"map_loss_{i}")
+    yield partial(_again, model) if reset == "epoch" else shuffled
+    for i, layer in enumerate(listening):
+        if layer.map is not None and layer.loss is not None:
+            memory[f"map_{i}"], memory[f"map_loss_{i}"] = layer.map, layer.loss
+
+
+def _again(model: nn.Module, samples: Samples, rng: np.random.Generator) -> Tensor:
+    """`shuffled`, and the maps start again: an epoch asks for its order when it begins."""
+    for layer in layers(model):
+        layer.reset()
+    return shuffled(samples, rng)
+
+
 def uploaded_map(model: nn.Module) -> Tensor:
     """What ACMU compares: each layer's final map, mean over channels, min-max normalised, in one vector."""
-    maps = [layer.map for layer in layers(model) if layer.map is not None]
-    rows = [normalised(as_slices(m).mean(0, keepdim=True)).flatten() for m in maps]
-    return torch.cat(rows) if rows else torch.zeros(0)
+    maps = [layer.map.mean(0, keepdim=True) for layer in layers(model) if layer.map is not None]
+    return torch.cat([normalised(m).flatten() for m in maps]) if maps else torch.zeros(0)
+
+
+def as_rows(maps: Sequence[Tensor]) -> Tensor | None:
+    """Uploaded maps as rows, None without any; one of another length (who took no step has none) is zero."""
+    size = Counter(map(len, maps)).most_common(1)[0][0]
+    return torch.stack([m if len(m) == size else m.new_zeros(size) for m in maps]) if size else None

@@ -1,26 +1,30 @@
-"""Grouping clients: ACMU's adaptive k-means on cosine similarities, and DistFL's threshold on divergences."""
+"""Grouping clients: ACMU's k-means on similarities, DistFL's threshold on divergences, and who has which model."""
 
 import math
 import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from polyfed.message import State
+from polyfed.params import Params
+
+# ---- ACMU (MuPFL 3.4)
+
 
 def cosines(rows: Tensor) -> Tensor:
-    """Cosine of every pair of rows; 0 with a zero row."""
-    lengths = rows.norm(dim=1, keepdim=True)
-    unit = torch.where(lengths > 0, rows / lengths.clamp(min=torch.finfo(rows.dtype).tiny), torch.zeros_like(rows))
+    """Cosine of every pair of rows; 0 with a zero row, its own too."""
+    unit = torch.nn.functional.normalize(rows.double(), dim=1, eps=torch.finfo(torch.float64).tiny)
     return unit @ unit.T
 
 
 def similarity(updates: Tensor, maps: Tensor | None, alpha: float) -> Tensor:
     """Eq. 8: alpha cos(dw_i, dw_j) + (1 - alpha) cos(M_i, M_j); without maps only the updates count."""
-    if maps is None:
-        return cosines(updates.double())
-    return alpha * cosines(updates.double()) + (1 - alpha) * cosines(maps.double())
+    return cosines(updates) if maps is None else alpha * cosines(updates) + (1 - alpha) * cosines(maps)
 
 
 def embedding(gram: Tensor) -> np.ndarray:
@@ -30,11 +34,10 @@ def embedding(gram: Tensor) -> np.ndarray:
 
 
 @dataclass
-class Grouping:
-    """Who belongs together, and how it was found."""
+class Labelled:
+    """Who belongs together."""
 
     labels: list[int]
-    scores: dict[int, float] = field(default_factory=dict)  # silhouette by number of clusters
 
     @property
     def kappa(self) -> int:
@@ -46,13 +49,20 @@ class Grouping:
         return [[i for i, label in enumerate(self.labels) if label == one] for one in sorted(set(self.labels))]
 
 
+@dataclass
+class Grouping(Labelled):
+    """Groups by k-means, and how good each number of them was."""
+
+    scores: dict[int, float] = field(default_factory=dict)  # S_k by number of clusters tried
+
+
 def k_means(points: np.ndarray, k: int, seed: int) -> list[int]:
     """Labels of k-means++ with ten restarts; equal points cannot fill k groups, then there are fewer."""
     from sklearn.cluster import KMeans
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fewer distinct points than clusters is handled here
-        return KMeans(k, n_init=10, random_state=seed).fit(points).labels_.tolist()
+        return KMeans(k, n_init=10, random_state=seed % 2**32).fit(points).labels_.tolist()
 
 
 def group_adaptively(gram: Tensor, least: int, most: int, seed: int) -> Grouping:
@@ -61,37 +71,55 @@ def group_adaptively(gram: Tensor, least: int, most: int, seed: int) -> Grouping
 
     count = len(gram)
     distances = (1 - gram).clamp(min=0).fill_diagonal_(0).numpy()
-    alone = Grouping([0] * count)
-    if count <= 2 or distances.max() <= 1e-12:
-        return alone
-    points, found = embedding(gram), {}
-    for k in range(least, min(most, count - 1) + 1):
-        labels = k_means(points, k, seed)
-        if 1 < len(set(labels)) < count:
-            alone.scores[k] = float(silhouette_score(distances, labels, metric="precomputed"))
-            found[k] = labels
-    best = max(found, key=lambda k: (alone.scores[k], -k), default=None)
-    if best is None or alone.scores[best] <= 0:
-        return alone
-    return Grouping(found[best], alone.scores)
+    scores: dict[int, float] = {}
+    found = {0: [0] * count}
+    if count > 2 and distances.max() > 1e-12:
+        points = embedding(gram)
+        for k in range(least, min(most, count - 1) + 1):
+            labels = k_means(points, k, seed)
+            if 1 < len(set(labels)) < count:
+                found[k], scores[k] = labels, float(silhouette_score(distances, labels, metric="precomputed"))
+    best = max(found, key=lambda k: (scores.get(k, 0.0), -k))  # one cluster counts 0: who is worse separates nothing
+    return Grouping(found[best], scores)
 
 
 def group_fixed(points: np.ndarray, k: int, seed: int) -> Grouping:
-    """Exactly k clusters, or as many as fewer points allow."""
+    """Exactly k clusters, or one less than there are points where that is fewer."""
     k = min(k, max(len(points) - 1, 1))
     return Grouping(k_means(points, k, seed) if k > 1 else [0] * len(points))
 
 
-# ---- DistFL
+def group(
+    gram: Tensor, points: np.ndarray, kappa: int | Literal["adaptive"], least: int, most: int, seed: int
+) -> Grouping:
+    """A number of clusters of the points, or the number that the silhouette of the similarities likes best."""
+    return group_adaptively(gram, least, most, seed) if kappa == "adaptive" else group_fixed(points, kappa, seed)
+
+
+def cluster_update(starts: Tensor, updates: Tensor, grouping: Grouping) -> Tensor:
+    """Eq. 14: every model moves by the mean update of its cluster, instead of its own."""
+    moved = starts.clone()
+    for members in grouping.members():
+        moved[members] += updates[members].mean(0)
+    return moved
+
+
+# ---- DistFL (4.3)
+
+
+def proportionate(lengths: Sequence[float], gate: float) -> list[bool]:
+    """Which of these are at most so many medians long."""
+    limit = gate * sorted(lengths)[(len(lengths) - 1) // 2]
+    return [length <= limit for length in lengths]
 
 
 def divergences(responses: Tensor) -> Tensor:
-    """SIM[p, q]: mean over inputs of KL(P_p || P_q), symmetrised; responses are probabilities [N, z, C]."""
+    """Eq. 6: SIM[p, q], mean over inputs of KL(P_p || P_q), symmetrised; responses are probabilities [N, z, C]."""
     log = responses.log()
     own = (responses * log).sum((1, 2))
     cross = responses.flatten(1) @ log.flatten(1).T
     each = (own[:, None] - cross) / responses.shape[1]
-    return ((each + each.T) / 2).fill_diagonal_(0)
+    return ((each + each.T) / 2).clamp(min=0).fill_diagonal_(0)
 
 
 @dataclass
@@ -99,25 +127,23 @@ class Threshold:
     """Where similar ends; infinite for a single cluster."""
 
     value: float
-    gap: float = 0.0
-    second: float = 0.0
-    warning: str = ""
+    gap: float = math.nan
+    second: float = math.nan
+    spread: float = 1.0  # largest over smallest divergence
 
 
 def automatic_threshold(sim: Tensor, min_log_gap: float) -> Threshold:
     """The widest gap between sorted log-divergences that leaves everybody a partner and can isolate one client."""
     count = len(sim)
+    if count < 2:
+        return Threshold(math.inf)
     pairs = sim[tuple(torch.triu_indices(count, count, 1))].clamp(min=1e-12).log().sort().values
-    first, last = math.ceil(count / 2), len(pairs) - (count - 1)  # values below and above the cut
-    gaps = [(float(pairs[i] - pairs[i - 1]), i) for i in range(first, last + 1) if 0 < i < len(pairs)]
-    gaps.sort(reverse=True)
-    if gaps and gaps[0][0] >= min_log_gap:
-        at = gaps[0][1]
-        middle = math.exp(float(pairs[at - 1] + pairs[at]) / 2)
-        return Threshold(middle, gaps[0][0], gaps[1][0] if len(gaps) > 1 else 0.0)
-    spread = math.exp(float(pairs[-1] - pairs[0])) if len(pairs) else 1.0
-    text = f"no gap between divergences, one cluster, though they differ {spread:.0f}-fold" if spread > 10 else ""
-    return Threshold(math.inf, gaps[0][0] if gaps else 0.0, gaps[1][0] if len(gaps) > 1 else 0.0, text)
+    least, most = math.ceil(count / 2), len(pairs) - (count - 1)  # how many values may lie below the cut
+    gaps = sorted(((float(pairs[i] - pairs[i - 1]), i) for i in range(least, most + 1)), reverse=True)
+    (gap, at), (second, _) = (*gaps, (0.0, 0), (0.0, 0))[:2]
+    spread = math.exp(float(pairs[-1] - pairs[0]))
+    wide = at > 0 and gap >= min_log_gap
+    return Threshold(math.exp(float(pairs[at - 1] + pairs[at]) / 2) if wide else math.inf, gap, second, spread)
 
 
 def link(sim: Tensor, threshold: float, greedy: bool) -> list[int]:
@@ -125,19 +151,124 @@ def link(sim: Tensor, threshold: float, greedy: bool) -> list[int]:
     near = sim < threshold
     labels = [-1] * len(sim)
     for i in range(len(sim)):
-        if labels[i] >= 0:
-            continue
-        group = [j for j in range(len(sim)) if labels[j] < 0 and (j == i or near[i, j])] if greedy else _reach(near, i)
-        for j in group:
-            labels[j] = i
-    names = {label: n for n, label in enumerate(sorted(set(labels)))}
-    return [names[label] for label in labels]
+        if labels[i] < 0:
+            number = max(labels) + 1
+            for j in near[i].nonzero().flatten().tolist() if greedy else _reach(near, i):
+                labels[j] = number if labels[j] < 0 else labels[j]
+            labels[i] = number
+    return labels
 
 
 def _reach(near: Tensor, start: int) -> list[int]:
     found, edge = {start}, [start]
     while edge:
-        new = set(torch.nonzero(near[edge].any(0)).flatten().tolist()) - found
-        found |= new
-        edge = sorted(new)
+        edge = sorted(set(near[edge].any(0).nonzero().flatten().tolist()) - found)
+        found.update(edge)
     return sorted(found)
+
+
+@dataclass
+class Partition(Labelled):
+    """Groups by divergence, where the line was drawn, and what to say about it."""
+
+    threshold: Threshold
+
+    def lines(self) -> list[str]:
+        """For the log."""
+        limit = self.threshold
+        said = [f"{self.kappa} clusters; threshold {limit.value:.3g}, log-gap {limit.gap:.2f}, next {limit.second:.2f}"]
+        if limit.value == math.inf and limit.spread > 10:
+            said.append(f"one cluster, though divergences differ {limit.spread:.0f}-fold: no gap between them is wide")
+        if self.kappa == len(self.labels) > 1:
+            said.append("every client is a cluster of its own: this is local training")
+        return said
+
+
+def partition(
+    sim: Tensor, threshold: float | Literal["auto"], min_log_gap: float, linkage: Literal["components", "greedy"]
+) -> Partition:
+    """The clusters of a matrix of divergences."""
+    limit = automatic_threshold(sim, min_log_gap) if threshold == "auto" else Threshold(threshold)
+    return Partition(link(sim, limit.value, linkage == "greedy"), limit)
+
+
+# ---- who has which model
+
+
+class Clusters:
+    """Which client is given which model, kept in the server's state. `placed` is who was there when it was decided."""
+
+    def __init__(self, state: State):
+        self.state = state
+
+    @staticmethod
+    def begin(state: State, params: Params, clients: int) -> None:
+        """One cluster, everybody's."""
+        state.model_0, state.opened = params, 1
+        state.assigned = torch.zeros(clients, dtype=torch.int64)
+        state.placed = torch.ones(clients, dtype=torch.int64)
+        state.partition = torch.full((clients,), -1)  # as it was found last; -1 for who was absent
+        state.clustered = state.stable = 0
+
+    def of(self, client: int) -> int:
+        """The number of a client's cluster."""
+        return int(self.state.assigned[client])
+
+    def model(self, client: int) -> Params:
+        """The model a client is given."""
+        return self[self.of(client)]
+
+    def __getitem__(self, number: int) -> Params:
+        return self.state[f"model_{number}"]
+
+    def __setitem__(self, number: int, params: Params) -> None:
+        self.state[f"model_{number}"] = params
+
+    def known(self) -> list[int]:
+        """The clusters somebody was placed in."""
+        return sorted({int(g) for g in self.state.assigned[self.state.placed == 1]})
+
+    def place(self, client: int, number: int) -> None:
+        """Put a client into a cluster."""
+        self.state.assigned[client], self.state.placed[client] = number, 1
+
+    def open(self, clients: Iterable[int], params: Params) -> None:
+        """A new cluster, which starts with this model."""
+        number = self.state.opened
+        self[number], self.state.opened = params, number + 1
+        for client in clients:
+            self.place(client, number)
+
+    def quarantine(self, client: int) -> None:
+        """Leave a client alone with the model it had, until it can be placed."""
+        self.open([client], self.model(client))
+        self.state.placed[client] = 0
+
+    def regroup(self, groups: Sequence[Sequence[int]]) -> None:
+        """These groups from now on; who is in none keeps what it has until it can be placed.
+
+        A group that alone comes from an old cluster goes on as that cluster: its absent members stay with it.
+        """
+        self.state.placed = torch.zeros_like(self.state.placed)
+        came = [{self.of(client) for client in group} for group in groups]
+        for group, before in zip(groups, came, strict=True):
+            if len(before) == 1 and sum(bool(before & other) for other in came) == 1:
+                for client in group:
+                    self.place(client, *before)
+            else:
+                self.open(group, self.model(group[0]))
+
+    def settle(self, clients: Sequence[int], found: Partition) -> None:
+        """Take up a partition of these clients; it is stable when it is the one before."""
+        self.regroup([[clients[i] for i in members] for members in found.members()])
+        now = torch.full_like(self.state.partition, -1)
+        now[list(clients)] = torch.tensor(found.labels)
+        self.state.stable = int(torch.equal(now, self.state.partition))
+        self.state.partition, self.state.threshold, self.state.clustered = now, found.threshold.value, 1
+
+    def forget(self) -> list[int]:
+        """Drop the models nobody is given; the numbers of the others."""
+        used = self.state.assigned.unique().tolist()
+        for name in [n for n in self.state if n.startswith("model_") and int(n[6:]) not in used]:
+            del self.state[name]
+        return used

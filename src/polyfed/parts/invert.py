@@ -1,91 +1,115 @@
 """Finding inputs: gradient descent on what goes into a model, for matched features (PKCF) and BN knowledge (DistFL)."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from polyfed.data.augment import Augmenter
 from polyfed.data.samples import Samples
-
-
-def descend(inputs: Tensor, loss: Callable[[Tensor], Tensor], optimiser: torch.optim.Optimizer, steps: int) -> Tensor:
-    """Optimise inputs in place; gives the best loss seen, with its inputs left in `inputs`."""
-    best, kept = torch.tensor(math.inf), inputs.detach().clone()
-    for _ in range(steps + 1):
-        optimiser.zero_grad()
-        value = loss(inputs)
-        if float(value.detach()) < float(best):
-            best, kept = value.detach(), inputs.detach().clone()
-        (inputs.grad,) = torch.autograd.grad(value, [inputs])
-        optimiser.step()
-    with torch.no_grad():
-        inputs.copy_(kept)
-    return best
-
+from polyfed.models.base import Net
+from polyfed.params import Params
+from polyfed.parts.resident import Frozen, in_batches
 
 # ---- matching gradients of a linear head (CReFF; MuPFL eqs. 16-20)
 
+Head = tuple[Tensor, Tensor | None]
+EPS = 1e-6  # in the denominator of the cosine; a gradient this short has no direction
 
-def head_gradients(rows: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, share: Tensor) -> Tensor:
-    """Eq. 16: sum_j share_j grad_v CE(v . h_j, y_j) for a linear head, in closed form; [..., C, d (+ 1)]."""
+
+def linear(layer: nn.Module) -> Head:
+    """Weight and bias of a linear head as they are now, without gradient."""
+    assert isinstance(layer, nn.Linear)
+    return layer.weight.detach().clone(), None if layer.bias is None else layer.bias.detach().clone()
+
+
+def head_gradients(rows: Tensor, y: Tensor, head: Head) -> Tensor:
+    """Mean over rows [..., n, d] of grad_v CE(v . h_j, y_j), in closed form: [..., C, d (+ 1 for the bias)]."""
+    weight, bias = head
     logits = rows @ weight.T + (0 if bias is None else bias)
-    error = (logits.softmax(-1) - nn.functional.one_hot(y, len(weight))) * share.unsqueeze(-1)
+    error = (logits.softmax(-1) - nn.functional.one_hot(y, len(weight))) / rows.shape[-2]
     gradient = error.transpose(-1, -2) @ rows
     return gradient if bias is None else torch.cat([gradient, error.sum(-2).unsqueeze(-1)], -1)
 
 
-def class_shares(count: int, size: int, draws: int, rng: object) -> Tensor:
-    """How often each of a class's samples counts in the mean over `draws` random batches of at most `size`."""
-    if count <= size:
-        return torch.full((count,), 1 / count)
-    taken = torch.zeros(count)
-    for _ in range(draws):
-        taken[torch.from_numpy(rng.choice(count, size, replace=False))] += 1  # type: ignore[attr-defined]
-    return taken / taken.sum()
+def drawn(count: int, size: int, draws: int, rng: np.random.Generator) -> Tensor:
+    """The positions in some random batches of at most `size` of `count` samples, one batch after the other."""
+    batches = [rng.choice(count, min(size, count), replace=False) for _ in range(draws)]
+    return torch.from_numpy(np.concatenate(batches))
 
 
-def gradient_distance(found: Tensor, goal: Tensor, flat: bool) -> Tensor:
-    """Eq. 20 as a distance: 1 - cos of the whole gradient per class, or summed over its rows and its bias (CReFF)."""
+def class_gradients(
+    net: Net,
+    samples: Samples,
+    classes: Tensor,
+    size: int,
+    draws: int,
+    rng: np.random.Generator,
+    augment: Augmenter | None = None,
+) -> Tensor:
+    """Eq. 16: per class the mean over some draws of its samples, augmented or not, of grad_v CE at the live model."""
+    net.eval()
+    y, head, found = samples.y, linear(net.head), []
+    plain = in_batches(net.features, samples, 128) if augment is None else torch.empty(0)
+    generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+    for c in classes.tolist():
+        own = (y == c).nonzero().flatten()
+        own = own[drawn(len(own), size, draws, rng).to(own.device)]
+        with torch.no_grad():
+            rows = plain[own] if augment is None else net.features(augment(samples.take(own)[0], generator))
+        found.append(head_gradients(rows, y[own], head))
+    return torch.stack(found)
+
+
+def class_means(sent: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Eq. 17: the classes somebody sent a gradient of, and the mean over those who did; a zero one says nothing."""
+    each: dict[int, list[Tensor]] = {}
+    for classes, gradients in sent:
+        for c, z in zip(classes.tolist(), gradients.cpu(), strict=True):
+            each.setdefault(c, []).append(z)
+    means = {c: torch.stack(each[c]).mean(0) for c in sorted(each)}
+    means = {c: z for c, z in means.items() if 0 <= c < len(z) and z.norm() > EPS}
+    return torch.tensor([*means], dtype=torch.int64), torch.stack([*means.values()]) if means else torch.empty(0)
+
+
+def gradient_distance(found: Tensor, goal: Tensor, bias: bool, flat: bool) -> Tensor:
+    """Eq. 20 as a distance, summed over classes: 1 - cos of the whole gradient, or of each row and of the bias."""
     if flat:
-        return (1 - _cos(found.flatten(1), goal.flatten(1))).sum()
-    width = found.shape[-1]
-    rows = (1 - _cos(found[..., : width - 1], goal[..., : width - 1])).sum()
-    return rows + (1 - _cos(found[..., width - 1], goal[..., width - 1])).sum()
+        parts = [(found.flatten(1), goal.flatten(1))]
+    elif bias:
+        parts = [(found[..., :-1], goal[..., :-1]), (found[..., -1], goal[..., -1])]
+    else:
+        parts = [(found, goal)]
+    return torch.stack([(1 - _cos(a, b)).sum() for a, b in parts]).sum()
 
 
 def _cos(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1) + 1e-6)
+    return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1) + EPS)
 
 
 def match_features(
-    features: Tensor,
-    goals: Tensor,
-    classes: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    steps: int,
-    lr: float,
-    flat: bool,
+    features: Tensor, goals: Tensor, classes: Tensor, head: Head, steps: int, lr: float, flat: bool
 ) -> Tensor:
     """Eqs. 19-20: move the features [n, m, d] of these classes until their head gradients point as the clients' do."""
-    rows = features.clone().requires_grad_(True)
-    share = torch.full(rows.shape[:2], 1 / rows.shape[1])
-    y = classes[:, None].expand(rows.shape[:2])
-    whole = bias is not None
-
-    def distance(h: Tensor) -> Tensor:
-        found = head_gradients(h, y, weight, bias, share)
-        return gradient_distance(found, goals, flat) if whole or flat else (1 - _cos(found, goals)).sum()
-
-    optimiser = torch.optim.SGD([rows], lr=lr)
+    features, goals, classes = (t.to(head[0].device) for t in (features, goals, classes))
+    y = classes[:, None].expand(features.shape[:2])
     for _ in range(steps):
-        (rows.grad,) = torch.autograd.grad(distance(rows), [rows])
-        optimiser.step()
-    return rows.detach()
+        features = features.detach().requires_grad_(True)
+        distance = gradient_distance(head_gradients(features, y, head), goals, head[1] is not None, flat)
+        (slope,) = torch.autograd.grad(distance, [features])
+        features = features - lr * slope
+    return features.detach().cpu()
+
+
+def labelled(features: Tensor, classes: Tensor, device: torch.device) -> Samples:
+    """Features [n, m, d] of these classes as rows to train a head on."""
+    y = classes.repeat_interleave(features.shape[1])
+    return Samples.of(features.flatten(0, 1).to(device), y.to(device), cut="head")
 
 
 # ---- inverting batch normalisation (DistFL 4.2)
@@ -96,51 +120,59 @@ def bn_layers(model: nn.Module) -> list[nn.Module]:
     return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
 
 
+def activation_layers(model: nn.Module) -> list[nn.Module]:
+    """Where statistics are taken in a model without BN: its convolutions and linear layers."""
+    return [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)]
+
+
 def chosen_channels(layer: nn.Module, ratio: float, absolute: bool) -> Tensor:
-    """The share of channels with the largest scaling factor gamma; all without one."""
+    """The share of channels with the largest scaling factor gamma, at least one; all without a gamma (4.2.2)."""
     gamma = getattr(layer, "weight", None)
     if gamma is None:
         return torch.arange(len(layer.get_buffer("running_mean")))
     gamma = gamma.detach().abs() if absolute else gamma.detach()
-    return gamma.topk(math.ceil(ratio * len(gamma))).indices
+    return gamma.topk(math.ceil(ratio * len(gamma) - 1e-9)).indices  # 0.07 * 100 is a hair above 7
 
 
 @dataclass
-class Knowledge:
-    """What a model says of the data it has seen: statistics of layers, and which channels count."""
+class Goal:
+    """What a layer has seen: mean and variance per channel, and which channels count."""
 
-    layers: list[nn.Module]
-    goals: list[tuple[Tensor, Tensor]]
-    channels: list[Tensor]
-    after: bool  # whether statistics are of the layers' outputs (no BN) or of their inputs (BN)
+    mean: Tensor
+    var: Tensor
+    channels: Tensor
 
-    @staticmethod
-    def of(model: nn.Module, uploaded: Tensor | None, ratio: float, absolute: bool) -> "Knowledge | None":
-        """From BN's running statistics, else from uploaded ones, else None."""
-        norms = bn_layers(model)
-        if norms:
-            goals = [(m.get_buffer("running_mean"), m.get_buffer("running_var")) for m in norms]
-            return Knowledge(norms, goals, [chosen_channels(m, ratio, absolute) for m in norms], after=False)
-        if uploaded is None:
-            return None
-        layers = activation_layers(model)
-        sizes = [m.get_parameter("weight").shape[0] for m in layers]
-        goals = list(zip(uploaded[0].split(sizes), uploaded[1].split(sizes), strict=True))
-        return Knowledge(layers, goals, [torch.arange(n) for n in sizes], after=True)
+
+Knowledge = dict[nn.Module, Goal]
+
+
+def knowledge_of(model: nn.Module, uploaded: Sequence[Tensor], ratio: float, absolute: bool) -> Knowledge:
+    """From BN's running statistics; without BN from the mean of uploaded ones [2, channels]; else nothing."""
+    norms = bn_layers(model)
+    if norms:
+        seen = [(m.get_buffer("running_mean"), m.get_buffer("running_var")) for m in norms]
+        return {m: Goal(*s, chosen_channels(m, ratio, absolute)) for m, s in zip(norms, seen, strict=True)}
+    layers = activation_layers(model)
+    sizes = [_channels(m) for m in layers]
+    fitting = [u for u in uploaded if u.shape[1] == sum(sizes)]
+    parts = torch.stack(fitting).mean(0).split(sizes, dim=1) if fitting else ()
+    return {m: Goal(s[0], s[1], torch.arange(s.shape[1])) for m, s in zip(layers, parts, strict=False)}
+
+
+def _channels(layer: nn.Module) -> int:
+    return layer.get_parameter("weight").shape[0]
 
 
 @contextmanager
-def watching(layers: list[nn.Module], after: bool) -> Iterator[list[Tensor]]:
-    """What goes into (or comes out of) these layers while inside, in the order of the layers' calls."""
-    seen: list[Tensor] = []
+def watching(layers: Sequence[nn.Module]) -> Iterator[dict[nn.Module, tuple[Tensor, Tensor]]]:
+    """Mean and variance of what goes into BN layers and comes out of others, at their last call inside."""
+    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
-    def before(module: nn.Module, given: tuple[Tensor, ...]) -> None:
-        seen.append(given[0])
+    def look(layer: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+        x = given[0] if isinstance(layer, _BatchNorm) else out
+        seen[layer] = statistics(x, axis=-1 if isinstance(layer, nn.Linear) else 1)
 
-    def behind(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
-        seen.append(out)
-
-    hooks = [m.register_forward_hook(behind) if after else m.register_forward_pre_hook(before) for m in layers]
+    hooks = [layer.register_forward_hook(look) for layer in layers]
     try:
         yield seen
     finally:
@@ -148,60 +180,59 @@ def watching(layers: list[nn.Module], after: bool) -> Iterator[list[Tensor]]:
             hook.remove()
 
 
-def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+def statistics(x: Tensor, axis: int = 1) -> tuple[Tensor, Tensor]:
     """Mean and biased variance per channel, over batch and space."""
-    rows = x.transpose(0, 1).flatten(1)
+    rows = x.movedim(axis, 0).flatten(1)
     return rows.mean(1), rows.var(1, unbiased=False)
 
 
-def statistics_loss(seen: list[Tensor], knowledge: Knowledge) -> Tensor:
+def statistics_loss(seen: dict[nn.Module, tuple[Tensor, Tensor]], knowledge: Knowledge) -> Tensor:
     """Sum over layers of |mean - mean*| + |var - var*| on the chosen channels (DistFL eqs. 2 and 4)."""
-    total = torch.zeros(())
-    for x, (mean, var), chosen in zip(seen, knowledge.goals, knowledge.channels, strict=True):
-        found_mean, found_var = statistics(x)
-        total = total + (found_mean - mean)[chosen].norm() + (found_var - var)[chosen].norm()
-    return total
+    terms = []
+    for layer, (mean, var) in seen.items():
+        goal = knowledge[layer]
+        terms += [(mean - goal.mean)[goal.channels].norm(), (var - goal.var)[goal.channels].norm()]
+    return torch.stack(terms).sum()
 
 
 def extract(model: nn.Module, start: Tensor, knowledge: Knowledge, steps: int, lr: float) -> Tensor:
     """Inputs whose statistics in the model are the known ones: really optimised, with Adam; the best are kept."""
     x = start.clone().requires_grad_(True)
-
-    def loss(inputs: Tensor) -> Tensor:
-        with watching(knowledge.layers, knowledge.after) as seen:
-            model(inputs)
-        return statistics_loss(seen, knowledge)
-
-    descend(x, loss, torch.optim.Adam([x], lr=lr), steps)
-    return x.detach()
-
-
-def responses(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Probabilities of a model for inputs, in float64 and never below 1e-8 (DistFL eq. 5)."""
-    with torch.no_grad():
-        return model(inputs).double().log_softmax(1).exp().clamp(min=1e-8)
+    optimiser = torch.optim.Adam([x], lr=lr)
+    best, kept = math.inf, start
+    for step in range(steps + 1 if knowledge else 0):
+        with watching(list(knowledge)) as seen:
+            model(x)
+        loss = statistics_loss(seen, knowledge)
+        if float(loss.detach()) < best:
+            best, kept = float(loss.detach()), x.detach().clone()
+        if step < steps:
+            (x.grad,) = torch.autograd.grad(loss, [x])
+            optimiser.step()
+    return kept
 
 
-def activation_layers(model: nn.Module) -> list[nn.Module]:
-    """Where statistics are taken in a model without BN: its convolutions and linear layers."""
-    return [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d)]
+def responses(frozen: Frozen, models: Iterable[Params], inputs: Tensor) -> list[Tensor]:
+    """Eq. 5: each model's probabilities for the inputs [z, C], in float64 and never below 1e-8."""
+    found = []
+    for params in models:
+        frozen.params.set(params)
+        with torch.no_grad():
+            logits = frozen.model(inputs.to(frozen.params.flat.device)).cpu()
+        found.append(logits.double().log_softmax(1).exp().clamp(min=1e-8))
+    return found
 
 
 def activation_statistics(model: nn.Module, samples: Samples, batch: int = 128) -> Tensor:
     """Mean and variance of every channel of every layer over a client's data, in eval mode: [2, channels]."""
     layers = activation_layers(model.eval())
-    sums: list[Tensor] = []
-    weights = 0
-    with torch.no_grad():
-        for start in range(0, len(samples), batch):
-            index = torch.arange(start, min(start + batch, len(samples)))
-            x, _ = samples.take(index)
-            with watching(layers, after=True) as seen:
-                model(x)
-            pairs = [statistics(out) for out in seen]
-            mean = torch.cat([m for m, _ in pairs]).double()
-            square = torch.cat([v for _, v in pairs]).double() + mean.square()
-            sums.append(torch.stack([mean, square]) * len(x))
-            weights += len(x)
-    mean, square = (torch.stack(sums).sum(0) / weights).unbind()
-    return torch.stack([mean, square - mean.square()]).clamp(min=torch.tensor([[-math.inf], [0.0]])).float()
+    unused = {m: (torch.zeros(_channels(m), device=samples.rows.device),) * 2 for m in layers}
+
+    def sums(x: Tensor) -> Tensor:
+        with watching(layers) as seen:
+            model(x)
+        mean, var = (torch.cat(each).double() for each in zip(*(unused | seen).values(), strict=True))
+        return len(x) * torch.stack([mean, var + mean.square()])[None]
+
+    mean, square = in_batches(sums, samples, batch).sum(0) / len(samples)
+    return torch.stack([mean, (square - mean.square()).clamp(min=0)]).float()

@@ -28,10 +28,22 @@ class Folder(Source):
 
     root: Path = param(..., "folder with one sub-folder per client: .npz files (x, y) or class folders of png or jpg")
 
+    classes: int | tuple[str, ...] | None = param(
+        None, "how many classes there are, or their names; by default those found"
+    )
+
     def load(self) -> Dataset:
-        clients = _subfolders(self.home(), "one sub-folder per client")
+        return self._read(_subfolders(self.home(), "one sub-folder per client"))
+
+    def of_one(self, folder: Path) -> Dataset:
+        """The samples of one client's folder alone: what a site of a federation sees."""
+        if not folder.is_dir() or not any(_visible(path) for path in folder.iterdir()):
+            raise DataError(f"{self.name}: {folder} must hold .npz files (x, y) or class folders of images")
+        return self._read([folder])
+
+    def _read(self, clients: list[Path]) -> Dataset:
         of_arrays = any(path.suffix == ".npz" for client in clients for path in client.iterdir())
-        found, class_names, skipped = (_arrays if of_arrays else self._images)(clients)
+        found, class_names, skipped = (self._arrays if of_arrays else self._images)(clients)
         for client, folder in enumerate(clients):
             if not any(item.client == client and len(item.y) for item in found):
                 raise DataError(f"{self.name}: the client folder {folder} holds no samples")
@@ -47,7 +59,7 @@ class Folder(Source):
         """Every image of every class folder of every client."""
         side = None if self.size == "auto" else self.size
         per_client = [_subfolders(client, "class folders of images, or .npz files") for client in clients]
-        class_names = sorted({folder.name for folders in per_client for folder in folders})
+        class_names = self._names(sorted({folder.name for folders in per_client for folder in folders}))
         found, skipped = [], 0
         for client, folders in enumerate(per_client):
             for folder in folders:
@@ -58,19 +70,28 @@ class Folder(Source):
         channels = max((item.x.shape[3] for item in found), default=1)
         return [item._replace(x=_in_colour(item.x, channels)) for item in found], tuple(class_names), skipped
 
+    def _arrays(self, clients: list[Path]) -> "Contents":
+        """Every .npz file of every client."""
+        found, skipped = [], 0
+        for client, folder in enumerate(clients):
+            files, others = _files(folder, (".npz",))
+            found += [Found(file, client, *read_arrays(file)) for file in files]
+            skipped += others
+        most = max((int(item.y.max(initial=0)) for item in found), default=0) + 1
+        names = self.classes if isinstance(self.classes, tuple) else range(self.classes or most)
+        return found, tuple(map(str, names)), skipped
+
+    def _names(self, found: list[str]) -> list[str]:
+        """The class folders' names, or those that were declared."""
+        if self.classes is None or self.classes == len(found):
+            return found
+        strange = [name for name in found if isinstance(self.classes, int) or name not in self.classes]
+        if strange:
+            raise DataError(f"{self.name}: there is a class folder '{strange[0]}', but data.classes={self.classes!r}")
+        return list(self.classes)  # type: ignore[arg-type]
+
 
 Contents = tuple[list[Found], tuple[str, ...], int]
-
-
-def _arrays(clients: list[Path]) -> Contents:
-    """Every .npz file of every client."""
-    found, skipped = [], 0
-    for client, folder in enumerate(clients):
-        files, others = _files(folder, (".npz",))
-        found += [Found(file, client, *read_arrays(file)) for file in files]
-        skipped += others
-    classes = max((int(item.y.max(initial=0)) for item in found), default=0) + 1
-    return found, tuple(str(c) for c in range(classes)), skipped
 
 
 def read_image(file: Path, side: int | None) -> np.ndarray:

@@ -46,15 +46,25 @@ def read_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
+def pixel_levels(images: np.ndarray) -> np.ndarray:
+    """How often every channel takes each of the 256 values: [channel, value]."""
+    return np.stack([np.bincount(images[..., c].ravel(), minlength=256) for c in range(images.shape[3])])
+
+
 def pixel_statistics(images: np.ndarray) -> tuple[Numbers, Numbers]:
     """Mean and standard deviation of every channel, exactly, without a float copy of the images."""
-    levels = np.arange(256)
+    return statistics_of(pixel_levels(images))
+
+
+def statistics_of(levels: np.ndarray) -> tuple[Numbers, Numbers]:
+    """The same from pixel levels, which add up over places that do not show each other their images."""
+    values = np.arange(256)
     means, stds = [], []
-    for channel in range(images.shape[3]):
-        counts = np.bincount(images[..., channel].ravel(), minlength=256) / images[..., channel].size
-        mean = float(counts @ levels)
+    for channel in levels:
+        counts = channel / channel.sum()
+        mean = float(counts @ values)
         means.append(mean)
-        stds.append(float(np.sqrt(counts @ (levels - mean) ** 2)) or 1.0)
+        stds.append(float(np.sqrt(counts @ (values - mean) ** 2)) or 1.0)
     return tuple(means), tuple(stds)
 
 

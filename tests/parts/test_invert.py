@@ -1,0 +1,445 @@
+"""Finding inputs, by hand: class gradients and matched features (MuPFL eqs. 16-20), BN knowledge (DistFL eqs. 2-5)."""
+
+import copy
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polyfed.data.augment import augmenter
+from polyfed.data.samples import Samples
+from polyfed.models.base import Net
+from polyfed.params import Params
+from polyfed.parts.invert import (
+    Goal,
+    activation_layers,
+    activation_statistics,
+    bn_layers,
+    chosen_channels,
+    class_gradients,
+    class_means,
+    drawn,
+    extract,
+    gradient_distance,
+    head_gradients,
+    knowledge_of,
+    labelled,
+    linear,
+    match_features,
+    responses,
+    statistics,
+    statistics_loss,
+    watching,
+)
+from polyfed.parts.resident import Resident
+
+D, C = 5, 4
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def a_head(bias: bool = True, seed: int = 0) -> nn.Linear:
+    torch.manual_seed(seed)
+    return nn.Linear(D, C, bias=bias)
+
+
+def by_autograd(layer: nn.Linear, rows: Tensor, y: Tensor, create_graph: bool = False) -> Tensor:
+    """The gradient of the mean cross-entropy in the head, as torch finds it."""
+    loss = nn.functional.cross_entropy(layer(rows), y)
+    weight, *bias = torch.autograd.grad(loss, list(layer.parameters()), create_graph=create_graph)
+    return torch.cat([weight, bias[0][:, None]], 1) if bias else weight
+
+
+# ---- eqs. 16, 17, 19
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_eqs_16_and_19_the_closed_form_is_what_autograd_finds(bias: bool) -> None:
+    layer, rows, y = a_head(bias), random(3, 7, D), torch.tensor([1, 0, 3])
+    found = head_gradients(rows, y[:, None].expand(3, 7), linear(layer))
+    assert found.shape == (3, C, D + bias)
+    for i in range(3):
+        assert torch.allclose(found[i], by_autograd(layer, rows[i], y[i].expand(7)), atol=1e-6)
+
+
+def test_eq_16_by_hand() -> None:
+    """Two classes, weight and bias 0: p = (1/2, 1/2), so the error of class 0 is (-1/2, 1/2)."""
+    zero = torch.zeros(2, 2), torch.zeros(2)
+    found = head_gradients(torch.tensor([[2.0, 4.0], [0.0, 2.0]]), torch.tensor([0, 0]), zero)
+    assert found.tolist() == [[-0.5, -1.5, -0.5], [0.5, 1.5, 0.5]]  # -1/2 times the mean row; the bias has -1/2
+
+
+def a_net(bias: bool = True) -> Net:
+    torch.manual_seed(1)
+    trunk = nn.Sequential(nn.Flatten(), nn.Linear(16, D), nn.BatchNorm1d(D), nn.ReLU())
+    return Net(trunk, nn.Dropout(0.5), nn.Linear(D, C, bias=bias))
+
+
+def some_samples(n: int = 30) -> Samples:
+    return Samples.of(random(n, 1, 4, 4, seed=2), torch.arange(n) % 3)  # class 3 is missing
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_eq_16_over_draws_is_the_mean_gradient_of_what_was_drawn(bias: bool) -> None:
+    net, samples = a_net(bias).train(), some_samples()
+    classes = torch.tensor([0, 2])
+    found = class_gradients(net, samples, classes, 4, 3, np.random.default_rng(5))
+    assert not net.training  # in eval mode
+    assert found.shape == (2, C, D + bias)
+    draw = np.random.default_rng(5)
+    draw.integers(2**62)
+    for i, c in enumerate(classes.tolist()):
+        own = (samples.y == c).nonzero().flatten()
+        batches = [own[torch.from_numpy(draw.choice(10, 4, replace=False))] for _ in range(3)]
+        each = [by_autograd(net.head, net.features(samples.take(b)[0]).detach(), samples.y[b]) for b in batches]
+        assert torch.allclose(found[i], torch.stack(each).mean(0), atol=1e-6)
+
+
+def test_eq_16_a_class_with_few_samples_is_its_plain_mean() -> None:
+    net, samples = a_net(), some_samples()
+    (found,) = class_gradients(net, samples, torch.tensor([1]), 32, 10, np.random.default_rng(0))
+    own = (samples.y == 1).nonzero().flatten()
+    rows = net.features(samples.take(own)[0]).detach()
+    assert torch.allclose(found, by_autograd(net.head, rows, samples.y[own]), atol=1e-6)
+
+
+def test_draws_are_batches_without_repetition() -> None:
+    positions = drawn(9, 4, 5, np.random.default_rng(0)).view(5, 4)
+    assert all(len(set(row.tolist())) == 4 for row in positions)
+    assert sorted(drawn(3, 4, 2, np.random.default_rng(0)).tolist()) == [0, 0, 1, 1, 2, 2]
+
+
+def test_augmented_draws_are_other_images_of_the_same_class() -> None:
+    net, samples, classes = a_net(), some_samples(), torch.tensor([0, 1])
+    options = (net, samples, classes, 4, 3)
+    plain = class_gradients(*options, np.random.default_rng(5))
+    changed = class_gradients(*options, np.random.default_rng(5), augmenter("crop+flip"))
+    again = class_gradients(*options, np.random.default_rng(5), augmenter("crop+flip"))
+    identity = class_gradients(*options, np.random.default_rng(5), lambda x, generator: x)
+    assert torch.allclose(identity, plain, atol=1e-6)
+    assert not torch.allclose(changed, plain, atol=1e-3)
+    assert torch.equal(changed, again)
+
+
+def test_eq_17_the_mean_over_those_who_sent_a_class() -> None:
+    def z(value: float) -> Tensor:
+        return torch.full((1, 3, 2), value)
+
+    sent = [
+        (torch.tensor([2, 0]), torch.cat([z(1.0), z(5.0)])),
+        (torch.tensor([2]), z(4.0)),
+        (torch.tensor([1]), z(0.0)),  # fitted perfectly: no direction
+        (torch.tensor([2, 7, -1]), torch.cat([z(1.0), z(9.0), z(9.0)])),  # 7 and -1 are no classes
+    ]
+    classes, means = class_means(sent)
+    assert classes.tolist() == [0, 2]
+    assert torch.equal(means, torch.cat([z(5.0), z(2.0)]))  # unweighted: (1 + 4 + 1) / 3
+    assert len(class_means(sent[2:3])[0]) == 0
+
+
+# ---- eq. 20
+
+
+def cos(a: list[float], b: list[float]) -> float:
+    return float(np.dot(a, b) / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+A = [[[1.0, 2.0, 3.0], [0.0, 1.0, -1.0]]]
+B = [[[2.0, 1.0, 0.5], [1.0, 1.0, 4.0]]]
+
+
+@pytest.mark.parametrize(
+    ("bias", "flat", "expected"),
+    [
+        (True, True, 1 - cos(sum(A[0], []), sum(B[0], []))),
+        (False, True, 1 - cos(sum(A[0], []), sum(B[0], []))),
+        (True, False, 3 - cos([1, 2], [2, 1]) - cos([0, 1], [1, 1]) - cos([3, -1], [0.5, 4])),
+        (False, False, 2 - cos([1, 2, 3], [2, 1, 0.5]) - cos([0, 1, -1], [1, 1, 4])),  # the last column is a weight
+    ],
+)
+def test_eq_20_as_a_distance_by_hand(bias: bool, flat: bool, expected: float) -> None:
+    found, goal = torch.tensor(A), torch.tensor(B)
+    assert float(gradient_distance(found, goal, bias, flat)) == pytest.approx(expected, abs=1e-5)
+    twice = gradient_distance(found.repeat(2, 1, 1), goal.repeat(2, 1, 1), bias, flat)
+    assert float(twice) == pytest.approx(2 * expected, abs=1e-5)  # a sum over classes, not their mean
+    assert float(gradient_distance(found, 3 * found, bias, flat)) == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("flat", [True, False])
+def test_one_step_of_matching_is_a_double_backward(bias: bool, flat: bool) -> None:
+    layer, h, classes = a_head(bias), random(2, 3, D), torch.tensor([1, 3])
+    goals = torch.stack([by_autograd(layer, random(6, D, seed=9 + c), torch.full((6,), c)) for c in (1, 3)])
+    moved = match_features(h, goals, classes, linear(layer), steps=1, lr=0.1, flat=flat)
+    start = h.clone().requires_grad_(True)
+    each = [by_autograd(layer, start[i], classes[i].expand(3), create_graph=True) for i in range(2)]
+    (slope,) = torch.autograd.grad(gradient_distance(torch.stack(each), goals, bias, flat), [start])
+    assert slope.abs().max() > 1e-3
+    assert torch.allclose(moved, h - 0.1 * slope, atol=1e-6)
+    assert torch.equal(h, random(2, 3, D))  # the given ones stay
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("flat", [True, False])
+def test_matching_brings_the_gradients_together(bias: bool, flat: bool) -> None:
+    layer, classes = a_head(bias), torch.arange(C)
+    goals = torch.stack([by_autograd(layer, random(8, D, seed=20 + c), torch.full((8,), c)) for c in range(C)])
+    h, y = random(C, 6, D, seed=3), classes[:, None].expand(C, 6)
+
+    def distance(features: Tensor) -> float:
+        return float(gradient_distance(head_gradients(features, y, linear(layer)), goals, bias, flat))
+
+    steps = [h]
+    for _ in range(4):
+        steps.append(match_features(steps[-1], goals, classes, linear(layer), 100, 0.1, flat))
+    distances = [distance(f) for f in steps]
+    assert all(b < a for a, b in zip(distances, distances[1:], strict=False))
+    found = head_gradients(steps[-1], y, linear(layer))
+    for c in range(C):
+        assert torch.cosine_similarity(found[c, c, :D], goals[c, c, :D], dim=0) > 0.99  # the row of the class itself
+        assert torch.cosine_similarity(found[c].flatten(), goals[c].flatten(), dim=0) > 0.95
+
+
+def test_one_feature_is_enough_to_align_the_row_of_its_class() -> None:
+    layer = a_head()
+    goal = by_autograd(layer, random(8, D, seed=30), torch.full((8,), 2))[None]
+    moved = match_features(random(1, 1, D, seed=4), goal, torch.tensor([2]), linear(layer), 500, 0.1, False)
+    found = head_gradients(moved, torch.tensor([[2]]), linear(layer))
+    assert torch.cosine_similarity(found[0, 2, :-1], goal[0, 2, :-1], dim=0) > 0.99
+
+
+def test_features_as_rows_with_labels() -> None:
+    rows = labelled(random(2, 3, D), torch.tensor([4, 1]), torch.device("cpu"))
+    assert rows.cut == "head"
+    assert rows.y.tolist() == [4, 4, 4, 1, 1, 1]
+    assert torch.equal(rows.take(torch.arange(6))[0], random(2, 3, D).flatten(0, 1))
+
+
+# ---- DistFL: what a model has seen
+
+
+class Odd(nn.Module):
+    """Layers in another order than they are called, one called twice, one never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.unused, self.norm = nn.Linear(4, 2), nn.Linear(7, 3), nn.BatchNorm1d(4)
+        self.first = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.norm(self.first(x)))
+
+
+def a_bn_net() -> nn.Sequential:
+    torch.manual_seed(2)
+    conv = nn.Conv2d(1, 4, 3, padding=1)
+    net = nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6))
+    net.append(nn.Linear(6, 3))
+    net.train()
+    for i in range(30):  # running statistics of some data
+        net(2 * random(32, 1, 4, 4, seed=i) + 1)
+    return net.eval().requires_grad_(False)
+
+
+def test_layers_that_know_something() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(3, track_running_stats=False), nn.GroupNorm(1, 3))
+    assert bn_layers(net) == [net[0]]
+    assert activation_layers(nn.Sequential(nn.Conv1d(2, 3, 1), nn.ReLU(), nn.Linear(3, 2)))
+
+
+def test_the_channels_with_the_largest_gamma() -> None:
+    layer = nn.BatchNorm1d(5)
+    layer.weight.data = torch.tensor([0.1, -3.0, 0.5, 2.0, -0.2])
+    assert chosen_channels(layer, 0.4, absolute=False).tolist() == [3, 2]
+    assert chosen_channels(layer, 0.4, absolute=True).tolist() == [1, 3]
+    assert chosen_channels(layer, 0.5, absolute=False).tolist() == [3, 2, 0]  # ceil(2.5)
+    assert len(chosen_channels(layer, 0.01, absolute=False)) == 1
+    assert len(chosen_channels(nn.BatchNorm1d(100), 0.07, absolute=False)) == 7
+    assert chosen_channels(nn.BatchNorm1d(3, affine=False), 0.1, absolute=False).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (6, 3, 5), (6, 3, 5, 2)])
+def test_statistics_are_over_batch_and_space(shape: tuple[int, ...]) -> None:
+    x = random(*shape)
+    mean, var = statistics(x)
+    for c in range(3):
+        assert float(mean[c]) == pytest.approx(float(x[:, c].mean()), abs=1e-6)
+        assert float(var[c]) == pytest.approx(float(x[:, c].var(unbiased=False)), abs=1e-6)
+    assert statistics(torch.ones(1, 2))[1].tolist() == [0, 0]
+
+
+def test_eqs_2_and_4_by_hand() -> None:
+    """BN on vectors: X has means (2, 0, 1) and variances (1, 4, 0)."""
+    norm = nn.BatchNorm1d(3).eval()
+    norm.running_mean, norm.running_var = torch.tensor([0.0, 3.0, 1.0]), torch.tensor([2.0, 4.0, 5.0])
+    norm.weight.data = torch.tensor([1.0, 0.5, 0.8])
+    x = torch.tensor([[1.0, -2.0, 1.0], [3.0, 2.0, 1.0]])
+
+    def loss(ratio: float) -> float:
+        knowledge = knowledge_of(norm, [], ratio, absolute=False)
+        with watching(list(knowledge)) as seen:
+            norm(x)
+        return float(statistics_loss(seen, knowledge))
+
+    assert loss(1.0) == pytest.approx(math.sqrt(4 + 9 + 0) + math.sqrt(1 + 0 + 25))  # eq. 2
+    assert loss(0.5) == pytest.approx(math.sqrt(4 + 0) + math.sqrt(1 + 25))  # eq. 4: channels 0 and 2
+
+
+def test_eq_2_is_a_sum_over_layers_read_at_their_inputs() -> None:
+    net, x = a_bn_net(), random(10, 1, 4, 4)
+    knowledge = knowledge_of(net, [], 1.0, absolute=False)
+    with watching(list(knowledge)) as seen:
+        net(x)
+    expected = 0.0
+    for layer, before in ((net[1], net[0](x)), (net[5], net[:5](x))):
+        mean, var = statistics(before)
+        expected += float((mean - layer.running_mean).norm() + (var - layer.running_var).norm())
+    assert float(statistics_loss(seen, knowledge)) == pytest.approx(expected, rel=1e-5)
+    assert not net[1]._forward_hooks  # nobody watches afterwards
+
+
+def loss_of(net: nn.Module, x: Tensor, knowledge: dict[nn.Module, Goal]) -> float:
+    with watching(list(knowledge)) as seen:
+        net(x)
+    return float(statistics_loss(seen, knowledge))
+
+
+def test_extraction_really_moves_the_inputs_towards_the_statistics() -> None:
+    net, noise = a_bn_net(), random(40, 1, 4, 4, seed=50)
+    weights = copy.deepcopy(net.state_dict())
+    knowledge = knowledge_of(net, [], 1.0, absolute=False)
+    found = extract(net, noise, knowledge, steps=150, lr=0.1)
+    assert loss_of(net, found, knowledge) < loss_of(net, noise, knowledge) / 15
+    assert (found != noise).all()  # a gradient reached every input
+    assert abs(float(found.mean()) - 1) < 0.35  # the data had mean 1 and variance 4
+    assert float(found.var()) == pytest.approx(4, rel=0.35)
+    assert all(torch.equal(v, weights[k]) for k, v in net.state_dict().items())
+    assert torch.equal(noise, random(40, 1, 4, 4, seed=50))
+
+
+def test_the_best_inputs_are_kept() -> None:
+    net, noise = a_bn_net(), random(20, 1, 4, 4, seed=50)
+    knowledge = knowledge_of(net, [], 0.5, absolute=False)
+    losses = [loss_of(net, extract(net, noise, knowledge, steps, 3.0), knowledge) for steps in (0, 1, 2, 5, 20)]
+    assert all(b <= a for a, b in zip(losses, losses[1:], strict=False))  # though a step of 3 overshoots
+    assert torch.equal(extract(net, noise, knowledge, 0, 0.1), noise)
+    assert torch.equal(extract(net, noise, {}, 10, 0.1), noise)
+
+
+def test_a_model_that_gives_no_numbers_leaves_the_noise() -> None:
+    net, noise = a_bn_net(), random(4, 1, 4, 4)
+    net[0].weight.fill_(float("nan"))
+    assert torch.equal(extract(net, noise, knowledge_of(net, [], 0.5, absolute=False), 3, 0.1), noise)
+
+
+@pytest.mark.parametrize("shape", [(9, 16), (12,)])
+def test_extraction_for_sequences_and_vectors(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    first = nn.Conv1d(9, 4, 3) if len(shape) == 2 else nn.Linear(12, 4)
+    net = nn.Sequential(first, nn.BatchNorm1d(4)).eval().requires_grad_(False)
+    net[1].running_mean.fill_(1.5)
+    knowledge, noise = knowledge_of(net, [], 1.0, absolute=False), random(30, *shape)
+    found = extract(net, noise, knowledge, 100, 0.1)
+    assert found.shape == noise.shape
+    assert loss_of(net, found, knowledge) < loss_of(net, noise, knowledge) / 10
+
+
+def test_layers_are_told_apart_whatever_the_order_of_their_calls() -> None:
+    torch.manual_seed(0)
+    net, x = Odd().eval(), random(8, 6)
+    with watching(activation_layers(net)) as seen:
+        net(x)
+    assert set(seen) == {net.first, net.out}
+    assert torch.allclose(seen[net.first][0], net.first(x).mean(0))
+    assert torch.allclose(seen[net.out][0], net(x).mean(0))
+
+
+# ---- eq. 5
+
+
+@pytest.fixture
+def resident() -> Iterator[Resident]:
+    torch.manual_seed(0)
+    yield Resident(lambda: Net(nn.Identity(), nn.Identity(), nn.Linear(2, 2)))
+
+
+def model_with(resident: Resident, weight: list[list[float]]) -> Params:
+    params = resident.initial.copy()
+    params.flat.zero_()
+    params.flat[:4] = torch.tensor(weight).flatten()
+    return params
+
+
+def test_eq_5_the_responses_of_each_model_by_hand(resident: Resident) -> None:
+    frozen = resident.frozen(resident.initial, augmented=False)
+    models = [model_with(resident, w) for w in ([[1.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]])]
+    one, other = responses(frozen, iter(models), torch.tensor([[math.log(3), 0.0], [0.0, 30.0]]))
+    assert one.dtype == torch.float64
+    assert one[0].tolist() == pytest.approx([0.75, 0.25])
+    assert one[1, 0] == 1e-8  # clamped: exp(-30) is less
+    assert other.tolist() == [[0.5, 0.5]] * 2
+
+
+def test_responses_of_boosted_and_of_broken_models(resident: Resident) -> None:
+    frozen = resident.frozen(resident.initial, augmented=False)
+    inputs = torch.tensor([[1.0, 2.0]])
+    boosted, broken = responses(
+        frozen, [model_with(resident, [[1e6, 0], [0, 1e6]]), model_with(resident, [[3e38, 3e38], [3e38, 3e38]])], inputs
+    )
+    assert boosted.tolist() == [[1e-8, 1.0]]
+    assert not torch.isfinite(broken).all()  # finite weights, answers that are not
+
+
+# ---- without BN
+
+
+def a_plain_net() -> nn.Sequential:
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(12, 2))
+
+
+def test_activation_statistics_are_those_of_all_samples_at_once() -> None:
+    net, samples = a_plain_net().train(), Samples.of(random(50, 1, 4, 4), torch.zeros(50, dtype=torch.int64))
+    found = activation_statistics(net, samples, batch=16)  # 16, 16, 16 and 2
+    assert found.shape == (2, 5)
+    with torch.no_grad():
+        x, _ = samples.take(torch.arange(50))
+        outs = net[0](x), net.eval()(x)
+    expected = torch.cat([torch.stack(statistics(out)) for out in outs], 1)
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_activation_statistics_of_odd_models_and_of_rows_of_rows() -> None:
+    samples = Samples.of(random(9, 6), torch.zeros(9, dtype=torch.int64))
+    assert activation_statistics(Odd(), samples).shape == (2, 2 + 3 + 4)  # the layer that never ran has zeros
+    sequences = Samples.of(random(9, 5, 6), torch.zeros(9, dtype=torch.int64))
+    layer = nn.Linear(6, 4)  # [B, T, 6] -> [B, T, 4]: channels are last
+    found = activation_statistics(nn.Sequential(layer), sequences)
+    assert torch.allclose(found[0], layer(random(9, 5, 6)).mean((0, 1)), atol=1e-5)
+    one = activation_statistics(nn.Sequential(layer), Samples.of(random(1, 6), torch.zeros(1, dtype=torch.int64)))
+    assert one[1].tolist() == [0] * 4
+
+
+def test_knowledge_from_uploaded_statistics() -> None:
+    net = a_plain_net().eval().requires_grad_(False)
+    a, b, wrong = random(2, 5).abs(), random(2, 5, seed=1).abs(), random(2, 7)
+    knowledge = knowledge_of(net, [a, wrong, b], 0.5, absolute=False)
+    goals = list(knowledge.values())
+    assert list(knowledge) == [net[0], net[4]]
+    assert torch.allclose(goals[0].mean, (a + b)[0, :3] / 2)
+    assert torch.allclose(goals[1].var, (a + b)[1, 3:] / 2)
+    assert [len(g.channels) for g in goals] == [3, 2]  # no gamma: all channels
+    assert knowledge_of(net, [wrong], 0.5, absolute=False) == {}
+    assert knowledge_of(net, [], 0.5, absolute=False) == {}
+    found = extract(net, noise := random(30, 1, 4, 4), knowledge, 200, 0.1)
+    assert loss_of(net, found, knowledge) < loss_of(net, noise, knowledge) / 3
+
+
+def test_real_statistics_beat_uploaded_ones() -> None:
+    net = a_bn_net()
+    assert list(knowledge_of(net, [random(2, 13)], 0.5, absolute=False)) == [net[1], net[5]]
