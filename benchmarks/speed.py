@@ -1,6 +1,6 @@
 """How close polyfed comes to a bare PyTorch loop over the same batches: paired, interleaved, fresh processes, median.
 
-    python -m benchmarks.speed [--model cnn] [--clients 100] [--pairs 5] [--json FILE]
+Run it as: python -m benchmarks.speed [--model cnn] [--clients 100] [--pairs 5] [--json FILE]
 """
 
 import argparse
@@ -51,7 +51,7 @@ def bare(tree: dict[str, Any]) -> float:
     federation = federation_of(config)
     sizes = sorted(((len(c.train), c.id) for c in federation.clients), reverse=True)
     shares: list[list[int]] = [[] for _ in range(cores())]
-    for n, client in sizes:
+    for _, client in sizes:
         min(shares, key=lambda s: sum(len(federation.clients[k].train) for k in s)).append(client)
     context = multiprocessing.get_context("fork")
     pipes = []
@@ -131,7 +131,8 @@ def main() -> None:
     ratios = [p["ours"] / p["bare"] for p in pairs]
     print(
         f"fedavg on fashion-mnist, {options.model}, {options.clients} clients, batch {options.batch}: "
-        f"{statistics.median(ratios):.3f} of a bare loop (median of {len(ratios)}, {min(ratios):.3f} to {max(ratios):.3f})"
+        f"{statistics.median(ratios):.3f} of a bare loop "
+        f"(median of {len(ratios)}, {min(ratios):.3f} to {max(ratios):.3f})"
     )
     if options.json:
         options.json.write_text(json.dumps({"experiment": tree, "pairs": pairs, "ratios": ratios}, indent=1))

@@ -1,5 +1,6 @@
 """The README is run: every command and snippet but `make test` itself, in order, in an empty directory."""
 
+import json
 import os
 import re
 import subprocess
@@ -90,9 +91,9 @@ def test_make_demo_prints_the_table(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_one_constraints_file_serves_all_extras() -> None:
     """Every extra together resolves under constraints.txt; what is resolved is what is pinned."""
+    pip = f"{sys.executable} -m pip install --dry-run --quiet --ignore-installed --report - -c constraints.txt"
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed", "--report", "-"]
-        + ["-c", "constraints.txt", ".[flower,privacy,track,export,dev]"],
+        [*pip.split(), ".[flower,privacy,track,export,dev]"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -100,8 +101,6 @@ def test_one_constraints_file_serves_all_extras() -> None:
     )
     assert done.returncode == 0, done.stderr
     pinned = dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
-    import json
-
     for item in json.loads(done.stdout)["install"]:
         name = re.sub(r"[-_.]+", "-", item["metadata"]["name"]).lower()
         if name not in ("polyfed", "setuptools"):

@@ -24,6 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
 Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [key=value ...]", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
@@ -56,6 +57,7 @@ def compare(words: Words = None, out: Out = None, as_json: Json = False, quiet: 
 @app.command()
 def resume(
     path: RunPath,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[engine.key=value ...]", show_default=False)] = None,
     workers: Annotated[int | None, typer.Option(help="Another number of workers; the bits stay the same.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -65,7 +67,7 @@ def resume(
 
     if workers is not None and workers < 0:
         raise UsageError("--workers must be 0 or more")
-    result = polyfed.resume(path, progress=not quiet, workers=workers)
+    result = polyfed.resume(path, progress=not quiet, workers=workers, engine=_only_engine(words))
     _print(result.summary, as_json, lambda: _result_text(result))
 
 
@@ -166,6 +168,17 @@ def _read(words: list[str] | None) -> tuple[list[str], dict[str, Any]]:
     if len(files) > 1:
         raise UsageError(f"one config file at most, not {len(files)}: {', '.join(files)}")
     return files, read_assignments([w for w in given if "=" in w])
+
+
+def _only_engine(words: list[str] | None) -> dict[str, Any] | None:
+    """What of a run may be said anew when it goes on: who does the work."""
+    from polyfed.config import read_assignments
+
+    tree = read_assignments(words or [])
+    other = [key for key in tree if key != "engine"]
+    if other:
+        raise UsageError(f"'{other[0]}' cannot change when a run goes on; only engine and its keys can")
+    return tree.get("engine")
 
 
 def _result_text(result: Any) -> str:

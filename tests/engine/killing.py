@@ -104,7 +104,7 @@ def last_round(out: Path) -> int:
     return int(lines[-1].split(",")[0]) if lines else 0
 
 
-def command(out: Path, *words: str) -> Process:
+def command(out: Path, words: Sequence[str]) -> Process:
     """`polyfed ...` as a user starts it."""
     log = (out.parent / f"{out.name}.out").open("ab")
     process = subprocess.Popen([sys.executable, "-m", "polyfed.cli", *words, "--quiet"], stdout=log, stderr=log)
@@ -126,6 +126,6 @@ def forked(out: Path, words: Sequence[str]) -> Process:
 
 
 def _become_quiet(path: Path) -> None:
-    sys.stdout = sys.stderr = path.open("a")
+    sys.stdout = sys.stderr = path.open("a", buffering=1)
     for standard in (1, 2):
         os.dup2(sys.stdout.fileno(), standard)

@@ -27,19 +27,25 @@ class StopAfter:
     def say(self, text): ...
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def changes(own):
     return {"method.name": own("Counting"), "rounds": 6}
 
 
-@pytest.fixture
-def half(trial, changes):
+@pytest.fixture(scope="module")
+def pristine(trial, changes):
     """A run with checkpoints after rounds 3 and 4 of 6."""
     run = trial.run(changes, watch=StopAfter(4))
     with pytest.raises(Interrupted):
         run.go()
     assert names(run.folder.path) == ["at-000003", "at-000004"]
     return run.folder.path
+
+
+@pytest.fixture
+def half(trial, pristine):
+    """A copy of it, to be harmed."""
+    return shutil.copytree(pristine, trial.path())
 
 
 def names(path):

@@ -25,7 +25,7 @@ def long(own):
 
 def test_kill_9_in_the_middle_and_resume_by_command_with_another_number_of_workers(trial, long):
     out = trial.path()
-    process = command(out, "run", *trial.words(long), "--out", str(out))
+    process = command(out, ["run", *trial.words(long), "--out", str(out)])
     assert process.reaches(2)
     seen = process.kill()
     assert process.end() == -signal.SIGKILL
@@ -33,14 +33,14 @@ def test_kill_9_in_the_middle_and_resume_by_command_with_another_number_of_worke
     assert not (out / "summary.json").exists(), "killed before its end, or this test shows nothing"
     assert wait_for(lambda: not seen.alive(), seconds=5)
     assert not seen.left_in_shared_memory()
-    assert command(out, "resume", str(out), "--workers", "1").end() == 0
+    assert command(out, ["resume", str(out), "--workers", "1"]).end() == 0
     assert "resumed after round" in (out / "log.txt").read_text()
     assert polyfed.load(out).fingerprint == trial.kept(long | {"engine.workers": 0}).fingerprint
 
 
 def test_kill_9_before_the_first_checkpoint(trial, long):
     out = trial.path()
-    process = command(out, "run", *trial.words(long), "--out", str(out))
+    process = command(out, ["run", *trial.words(long), "--out", str(out)])
     assert wait_for((out / "config.yaml").exists)
     seen = process.kill()
     assert process.end() == -signal.SIGKILL
@@ -77,11 +77,11 @@ def test_a_worker_in_the_middle_of_long_work_ends_with_its_parent(trial, own, tm
     assert wait_for(lambda: not seen.alive(), seconds=5), "it sleeps for ten minutes"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_run_says_130_is_refused_while_it_runs_and_resumes(trial, long, number, capfd):
+@pytest.mark.parametrize(("number", "start"), [(signal.SIGINT, forked), (signal.SIGTERM, command)])
+def test_a_stopped_run_says_130_is_refused_while_it_runs_and_resumes(trial, long, number, start, capfd):
     changes = long | {"rounds": 40, "checkpoint.every": 100}
     out = trial.path()
-    process = command(out, "run", *trial.words(changes), "--out", str(out))
+    process = start(out, ["run", *trial.words(changes), "--out", str(out)])
     assert process.reaches(2)
     assert cli.call(["resume", str(out)]) == 3
     assert "in use" in capfd.readouterr().err

@@ -24,13 +24,13 @@ class StopAfter:
     def say(self, text): ...
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(scope="module", params=[1, 2])
 def changes(request):
     return {"method.name": "fedper", "rounds": 5, "checkpoint.every": request.param}
 
 
-@pytest.fixture
-def stopped(trial, changes):
+@pytest.fixture(scope="module")
+def pristine(trial, changes):
     """Stopped after round 3 of 5; its last checkpoint is of round 2 or 3."""
     run = trial.run(changes, watch=StopAfter(3))
     checkpoint = run._checkpoint
@@ -38,6 +38,12 @@ def stopped(trial, changes):
     with pytest.raises(Interrupted):
         run.go()
     return run.folder.path
+
+
+@pytest.fixture
+def stopped(trial, pristine):
+    """A copy of it, to be resumed."""
+    return shutil.copytree(pristine, trial.path())
 
 
 def test_records_beyond_the_checkpoint_are_cut(trial, changes, stopped):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from riding import Ride, spoiling
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import polyfed
@@ -20,7 +21,7 @@ from polyfed.methods.base import Client, Server, Task, Upload, methods
 from polyfed.methods.distfl import DistFL
 from polyfed.methods.sites import Known
 from polyfed.models.base import Net
-from polyfed.params import Params, head
+from polyfed.params import head
 from polyfed.parts.cluster import Clusters, divergences
 from polyfed.parts.invert import activation_statistics
 from polyfed.parts.resident import Resident
@@ -79,7 +80,7 @@ class Bench:
         params, draw = self.clusters.model(id).copy(), torch.Generator().manual_seed(id)
         move = noise * torch.randn(params.layout.size, generator=draw)
         move[params.layout.n_weights :].abs_()  # variances stay above 0
-        begin, end = params.layout.ranges(head)[0]
+        _, end = params.layout.ranges(head)[0]
         move[end - 3 + family] += 3
         assert end == params.layout.n_weights
         message = Message(w=params.flat + boost * move, **more)
@@ -257,6 +258,14 @@ def test_absent_clients_keep_their_model_and_are_placed_at_their_next_upload() -
     assert torch.equal(bench.clusters.model(7).flat, late[1].message.w)
     assert bench.server.state.placed.tolist() == [1] * 8
     assert not any(n in bench.server.state for n in ("model_0",))  # nobody has it any more
+
+
+def test_a_late_client_joins_the_nearest_of_several_near_clusters() -> None:
+    for family in (0, 1):
+        bench = Bench(small(), clients=5)
+        bench.go([bench.upload(k, f) for k, f in enumerate([0, 1, 0, 1])])
+        bench.server.state.threshold = ALL  # both are near
+        assert bench.go([bench.upload(4, family)], 2)[4] == 1 + family
 
 
 def test_a_late_client_is_averaged_with_the_cluster_it_joins() -> None:
@@ -541,15 +550,5 @@ def test_sequences_and_vectors(tmp_path: Path, model: str, shape: tuple[int, ...
     result = polyfed.run(run, split, FEW, out=tmp_path / "run")
     assert result["failed"] == result["rejected"] == {}
     assert arrays(tmp_path / "run", "similarity")[2].shape == (4, 4)
-    layout = sorted((tmp_path / "run" / "checkpoints").glob("at-*/server.safetensors"))[-1]
-    from safetensors.torch import load_file
-
-    assert load_file(layout)["state.inputs"].shape == (12, *shape)
-
-
-def test_params_of_an_upload_are_the_upload() -> None:
-    bench = Bench(small())
-    upload = bench.upload(0, 1)
-    whole = bench.method.params_of(bench.server, upload)
-    assert isinstance(whole, Params)
-    assert torch.equal(whole.flat, upload.message.w)
+    newest = sorted((tmp_path / "run" / "checkpoints").glob("at-*/server.safetensors"))[-1]
+    assert load_file(newest)["state.inputs"].shape == (12, *shape)

@@ -142,7 +142,7 @@ def test_a_client_that_never_trained_learns_its_personal_slice_at_the_end(ride: 
     run = ride(name, data="skewed", model=model, rounds=2, **{"split.heldout": 1})
     (out,) = run.world.federation.heldout
     finished = {seen.client: seen for seen in run.of("finish")}
-    assert set(finished) == {0, 1, 2, 3}
+    assert set(finished) == {out}  # the others have nothing to do, and are sent nothing for it
     assert out not in {seen.client for seen in run.of("train")}
     assert finished[out].numbers["steps"] > 0
     kept = run.world.method.kept
@@ -153,9 +153,6 @@ def test_a_client_that_never_trained_learns_its_personal_slice_at_the_end(ride: 
     live.flat.copy_(finished[out].live)
     got, sent = live.get(shared)[0], finished[out].down.w
     assert torch.equal(got, sent)  # only its own slice was trained
-    for k in set(finished) - {out}:
-        assert finished[k].numbers["steps"] == 0
-        assert finished[k].memory()["personal"].equal(run.train(2, k).memory()["personal"])
     assert run.result["heldout"]["accuracy"] is not None
 
 

@@ -49,11 +49,11 @@ def test_the_tuned_model_answers_and_the_untuned_is_the_global_one(ride: Riding)
     assert run.result["global"] is not None
 
 
-def test_with_a_given_start_the_head_is_still_the_one_every_client_knows(ride: Riding) -> None:
-    """`init` brings a body; a head the clients were never sent would make the global model a stranger to them."""
+def test_with_a_given_start_its_head_is_the_one_every_client_knows(ride: Riding) -> None:
+    """`init` is where every site starts, so that a head that is never sent is everybody's all the same."""
     first: Path = ride("fedavg", data="skewed", rounds=2).result.path
     run = ride("fedbabu", data="skewed", rounds=1, init=str(first))
     trained = ride("fedavg", data="skewed", rounds=2).params
     assert torch.equal(run.train(1, 0).down.w, trained.get(body)[0])
-    assert torch.equal(run.params.get(head)[0], run.initial.get(head)[0])
-    assert not torch.equal(trained.get(head)[0], run.initial.get(head)[0])
+    assert torch.equal(run.params.get(head)[0], trained.get(head)[0])
+    assert torch.equal(run.world.resident.initial.get(head)[0], trained.get(head)[0])

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from riding import CLASSES, HOLDS, Ride, leaks, learnt, spoiling
 from torch import Tensor, nn
 
+import polyfed
+from polyfed import rng
 from polyfed.api import config_of
 from polyfed.config import Train
 from polyfed.data.samples import Samples
@@ -293,8 +295,6 @@ def test_features_are_matched_at_the_head_the_gradients_belong_to_and_start_warm
 
 def initial_features(run: Ride) -> Tensor:
     """H as the server starts with it: N(0, 1), from the seed."""
-    from polyfed import rng
-
     return torch.randn(CLASSES, 3, 10, generator=rng.torch_generator(0, "federated-features"))
 
 
@@ -588,8 +588,6 @@ def test_masks_of_one_work_do_not_reach_the_next() -> None:
 
 @pytest.mark.parametrize(("model", "shape"), [("cnn-bn", (16, 16, 1)), ("resnet8", (8, 8, 1)), ("har-cnn", (2, 40))])
 def test_convolutions(tmp_path: Any, model: str, shape: tuple[int, ...]) -> None:
-    import polyfed
-
     draw = np.random.default_rng(0)
     x = draw.integers(0, 256, (42, *shape)).astype(np.uint8) if len(shape) == 3 else draw.normal(size=(42, *shape))
     y = np.arange(42) % 3

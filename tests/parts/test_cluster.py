@@ -343,6 +343,8 @@ def test_the_claim_of_the_spec_a_wide_spread_inside_the_groups_is_often_one_clus
 def test_what_is_said() -> None:
     two = partition(grouped([0, 0, 0, 1, 1, 1], 0.01, 1.0), "auto", 1.1, "components")
     assert two.lines() == ["2 clusters; threshold 0.1, log-gap 4.61, next 0.00"]
+    given = partition(grouped([0, 0, 0, 1, 1, 1], 0.01, 1.0), 0.2, 1.1, "components")
+    assert given.lines() == ["2 clusters; threshold 0.2, log-gap 4.61, next 0.00"]  # the gap is logged every time
     values = [math.exp(0.3 * i) for i in range(15)]
     smeared = partition(sequence(values, 6), "auto", 1.1, "components")
     assert smeared.kappa == 1

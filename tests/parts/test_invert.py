@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -156,8 +156,8 @@ B = [[[2.0, 1.0, 0.5], [1.0, 1.0, 4.0]]]
 @pytest.mark.parametrize(
     ("bias", "flat", "expected"),
     [
-        (True, True, 1 - cos(sum(A[0], []), sum(B[0], []))),
-        (False, True, 1 - cos(sum(A[0], []), sum(B[0], []))),
+        (True, True, 1 - cos([1, 2, 3, 0, 1, -1], [2, 1, 0.5, 1, 1, 4])),
+        (False, True, 1 - cos([1, 2, 3, 0, 1, -1], [2, 1, 0.5, 1, 1, 4])),
         (True, False, 3 - cos([1, 2], [2, 1]) - cos([0, 1], [1, 1]) - cos([3, -1], [0.5, 4])),
         (False, False, 2 - cos([1, 2, 3], [2, 1, 0.5]) - cos([0, 1, -1], [1, 1, 4])),  # the last column is a weight
     ],
@@ -198,7 +198,7 @@ def test_matching_brings_the_gradients_together(bias: bool, flat: bool) -> None:
     for _ in range(4):
         steps.append(match_features(steps[-1], goals, classes, linear(layer), 100, 0.1, flat))
     distances = [distance(f) for f in steps]
-    assert all(b < a for a, b in zip(distances, distances[1:], strict=False))
+    assert all(b < a for a, b in pairwise(distances))
     found = head_gradients(steps[-1], y, linear(layer))
     for c in range(C):
         assert torch.cosine_similarity(found[c, c, :D], goals[c, c, :D], dim=0) > 0.99  # the row of the class itself
@@ -326,7 +326,7 @@ def test_the_best_inputs_are_kept() -> None:
     net, noise = a_bn_net(), random(20, 1, 4, 4, seed=50)
     knowledge = knowledge_of(net, [], 0.5, absolute=False)
     losses = [loss_of(net, extract(net, noise, knowledge, steps, 3.0), knowledge) for steps in (0, 1, 2, 5, 20)]
-    assert all(b <= a for a, b in zip(losses, losses[1:], strict=False))  # though a step of 3 overshoots
+    assert all(b <= a for a, b in pairwise(losses))  # though a step of 3 overshoots
     assert torch.equal(extract(net, noise, knowledge, 0, 0.1), noise)
     assert torch.equal(extract(net, noise, {}, 10, 0.1), noise)
 
@@ -363,9 +363,9 @@ def test_layers_are_told_apart_whatever_the_order_of_their_calls() -> None:
 
 
 @pytest.fixture
-def resident() -> Iterator[Resident]:
+def resident() -> Resident:
     torch.manual_seed(0)
-    yield Resident(lambda: Net(nn.Identity(), nn.Identity(), nn.Linear(2, 2)))
+    return Resident(lambda: Net(nn.Identity(), nn.Identity(), nn.Linear(2, 2)))
 
 
 def model_with(resident: Resident, weight: list[list[float]]) -> Params:

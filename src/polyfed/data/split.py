@@ -109,7 +109,7 @@ def split_alone(dataset: Dataset, options: Options, seed: int, client: int, name
     seed = seed if options.seed is None else options.seed
     nothing = np.arange(0)
     parts = [np.arange(len(dataset.y)) if k == client else nothing for k in range(len(names))]
-    locals_, left = _local(dataset, options, parts, nothing, seed)
+    locals_, _ = _local(dataset, options, parts, nothing, seed)
     train, val, test = (tuple(column) for column in zip(*locals_, strict=True))
     heldout = _held_out(len(names), options.heldout, seed)
     return Split(train, val, test, nothing, heldout, names, False, dict(dataset.notes))

@@ -46,6 +46,17 @@ class MemoryStore:
         except OSError as error:
             raise DataError(f"the memory of client {client}, version {version}, is missing: {error.strerror}") from None
 
+    def write(self, client: int, version: int, blob: bytes) -> None:
+        """A new version straight to disk, where a store of another process finds it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_file(self._path(client, version), blob, durable=False)
+
+    def show(self, client: int, version: int) -> None:
+        """A version lies on disk from now on, for a store of another process."""
+        if (client, version) in self._ram:
+            self._write(client, version, durable=False)
+            self._forget(client, version)
+
     def commit(self, client: int, version: int, digest: str) -> None:
         """From now on this version counts; the one before is dropped from RAM, files wait for `prune`."""
         before = self.table.get(client)

@@ -19,7 +19,7 @@ from polyfed.engine.folder import RunFolder
 from polyfed.engine.gate import Gate
 from polyfed.engine.local import threads
 from polyfed.engine.memory import MemoryStore
-from polyfed.engine.start import adopt, starting_params
+from polyfed.engine.start import adopt
 from polyfed.engine.stop import StopRequest
 from polyfed.engine.work import Job, Outcome, World
 from polyfed.errors import DataError, Interrupted, RunFailed
@@ -74,9 +74,8 @@ class Run:
     def prepare(self) -> None:
         """Data, model, workers, server: everything before the first round."""
         config = self.config
-        self.world = World(config)
+        self.world, self.store = self.make_world(), self.make_store()
         self.method: Method = self.world.method
-        self.store = MemoryStore(self.folder.path / "memory")
         self.checkpoints = Checkpoints(self.folder.path / "checkpoints", config.checkpoint.keep)
         self.crew.begin(config, self.world, self.store)
         self.server = Server(self.world.resident, self.world.task, self._hello(), self._weighting(), self.method.shared)
@@ -85,9 +84,22 @@ class Run:
         dims |= {"h": self.world.model_width + self.world.head_bias}
         dims |= {"P": layout.n_weights, "F": layout.size, "I": layout.n_integers}
         self.gate = Gate(self.method.wire(), layout, dims, config.gate.norm)
-        groups = class_groups(np.sum([k.counts or [0] for k in self.server.clients.values()], axis=0).tolist())
+        groups = class_groups(self._class_counts())
         self.recorder = Recorder(self.folder.path, groups, {k.id: k.name for k in self.server.clients.values()})
         self.evaluation = Evaluation(self, groups)
+
+    def make_world(self) -> World:
+        """What the server knows; where data are elsewhere, less than everything."""
+        return World(self.config)
+
+    def make_store(self) -> MemoryStore:
+        """Where client memories are; where clients are elsewhere, only what counts."""
+        return MemoryStore(self.folder.path / "memory")
+
+    def _class_counts(self) -> list[int]:
+        """The federation's training samples per class; nothing where somebody does not tell."""
+        told = [k.counts for k in self.server.clients.values()]
+        return [] if None in told else np.sum(told, axis=0).tolist()  # type: ignore[arg-type]
 
     def _weighting(self) -> str:
         return self.config.weighting or self.method.weighting
@@ -101,7 +113,9 @@ class Run:
             said = outcome.numbers
             if (said["params"], said["layout"]) != mine:
                 raise DataError(f"client {said['name']} starts from another model than the server")
-            known.append(Known(outcome.client, said["name"], said["n"], tuple(outcome.counts["train"].tolist())))
+            counts = outcome.counts.get("train")
+            told = None if counts is None else tuple(counts.tolist())
+            known.append(Known(outcome.client, said["name"], said["n"], told))
         return known
 
     def _resume(self) -> bool:
@@ -125,7 +139,6 @@ class Run:
         if found is None:
             adopted = adopt(self.config, self.server, self.store, self.say)
             if adopted is None:
-                self.server.params = starting_params(self.config, self.world.resident)
                 self.method.start(self.server)
                 return None
             found = adopted, {}
@@ -274,7 +287,11 @@ class Run:
         if not self.finishes():
             return
         number = self.config.rounds + 1
-        jobs = self.jobs("finish", number, range(len(self.server.clients)))
+        everybody = range(len(self.server.clients))
+        overridden = type(self.method).finish is not Method.finish
+        # by default only a client without memory has anything to do: the others need not be sent the model for it
+        clients = [k for k in everybody if overridden or k not in self.store.table]
+        jobs = self.jobs("finish", number, clients)
         downs, finished = {job.client: job.down.nbytes for job in jobs}, []
         for outcome in self._timed_each("train", self.run(jobs)):
             self.progress.bytes["down"] += downs[outcome.client]

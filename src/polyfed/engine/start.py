@@ -17,9 +17,9 @@ from polyfed.parts.resident import Resident
 
 
 def starting_params(config: Config, resident: Resident) -> Params:
-    """`init` names a run (its last shared model) or a safetensors file by tensor names; None is the seeded start."""
-    if config.init is None:
-        return resident.initial.copy()
+    """Where every site starts: the seeded values, or what `init` names: a run (its last shared model) or a file."""
+    if config.init is None or _phase_one(config):
+        return resident.initial
     path = Path(config.init)
     file = newest_model(path) if path.is_dir() else path
     try:
@@ -28,9 +28,10 @@ def starting_params(config: Config, resident: Resident) -> Params:
         raise DataError(f"init: cannot read a model from '{file}': {error}") from None
     params = resident.initial.copy()
     if "params#flat" in tensors:
-        if tensors["params#flat"].shape != params.flat.shape:
+        vectors = tensors["params#flat"], tensors.get("params#integers", params.integers[:0])
+        if (vectors[0].shape, vectors[1].shape) != (params.flat.shape, params.integers.shape):
             raise DataError(f"init: the model in '{file}' has another shape than model '{config.model.name}' here")
-        return Params(params.layout, tensors["params#flat"], tensors["params#integers"])
+        return Params(params.layout, *vectors)
     for entry in params.layout.entries:
         found = tensors.get(entry.name)
         if found is None or tuple(found.shape) != entry.shape:
@@ -39,11 +40,16 @@ def starting_params(config: Config, resident: Resident) -> Params:
     return params
 
 
+def _phase_one(config: Config) -> bool:
+    """Whether `init` is a run whose rounds are this one's."""
+    return config.init is not None and isinstance(config.method, OnTop) and Path(config.init).is_dir()
+
+
 def adopt(config: Config, server: Server, store: MemoryStore, say: Callable[[str], None]) -> Progress | None:
     """Phase one of a method on top of another, from a finished run of that other: the same bits as from scratch."""
-    method = config.method
-    if config.init is None or not isinstance(method, OnTop) or not Path(config.init).is_dir():
+    if config.init is None or not _phase_one(config):
         return None
+    method: OnTop = config.method
     run = RunFolder.existing(Path(config.init))
     if run.result() is None:
         raise DataError(f"init: the run at '{config.init}' is not finished; go on with: polyfed resume {config.init}")

@@ -14,6 +14,7 @@ from polyfed import rng
 from polyfed.config import Config
 from polyfed.data.federation import ClientData, Federation, federation
 from polyfed.data.sources.base import load_cached
+from polyfed.engine.start import starting_params
 from polyfed.measure.counts import confusion, confusions
 from polyfed.message import Bundle, Memory, Message, digest_of
 from polyfed.methods.base import Client, Method, Task
@@ -60,16 +61,20 @@ def device_of(name: str) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
+def side_of(config: Config, shape: tuple[int, ...]) -> int | None:
+    """The side images of this shape must be resized to for the model, where the config leaves that open."""
+    if config.data.size != "auto" or len(shape) != 3:
+        return None
+    need = config.model.smallest(shape)
+    return need if min(shape[1:]) < need else None
+
+
 _recent: dict[tuple[str, ...], Federation] = {}  # the last two; forked workers inherit them for free
 
 
 def federation_of(config: Config) -> Federation:
     """The federation a config describes; kept for the next run of this process that has the same."""
-    shape = load_cached(config.data).shape
-    size: int | None = None
-    if config.data.size == "auto" and len(shape) == 3:
-        need = config.model.smallest(shape)
-        size = need if min(shape[1:]) < need else None
+    size = side_of(config, load_cached(config.data).shape)
     device = device_of(config.device)
     key = tuple(map(str, (config.data.dump(), config.dump()["split"], config.seed, size, device)))
     if key not in _recent:
@@ -82,9 +87,9 @@ def federation_of(config: Config) -> Federation:
 class World:
     """What every process builds for itself from the config: the federation, the model, the method."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, federation: Federation | None = None):
         self.config = config
-        self.federation = federation_of(config)
+        self.federation = federation_of(config) if federation is None else federation
         self.method: Method = config.method
         self.task = Task(
             seed=config.seed,
@@ -100,6 +105,7 @@ class World:
         self.method.bind(self.task)
         with rng.seeded(config.seed, "init"):
             self.resident = Resident(self._make_model, device_of(config.device))
+        self.resident.initial = starting_params(config, self.resident)
         self.augment = self.federation.augment
 
     @property

@@ -8,4 +8,6 @@ from polyfed.methods.base import Client, Method, OnTop, Server, Upload, method, 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["Client", "Method", "OnTop", "Server", "Upload", "method", "methods"]
+names = methods.names  # polyfed.methods.names(): what there is
+
+__all__ = ["Client", "Method", "OnTop", "Server", "Upload", "method", "methods", "names"]

@@ -5,8 +5,8 @@ Departure: clients know the seed of the common initial head, so that it is never
 
 from torch import nn
 
-from polyfed.methods.base import Client, Method, Server, method
-from polyfed.params import Slice, body, head
+from polyfed.methods.base import Client, Method, method
+from polyfed.params import Slice, body
 from polyfed.registry import param
 
 
@@ -22,13 +22,6 @@ class FedBABU(Method):
     @property
     def shared(self) -> Slice:
         return super().shared & body
-
-    def start(self, server: Server) -> None:
-        """Whatever body the run begins with, the head is the seeded one that every client knows."""
-        super().start(server)
-        begun = server.params.copy()
-        begun.put(head, *server.resident.initial.get(head))
-        server.params = begun
 
     def finish(self, client: Client) -> None:
         """Fine-tune everything, once, on every client."""

@@ -61,6 +61,9 @@ class KCluster(Method):
 
     def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
         """Each model is the average of those who chose it; one nobody chose stays."""
+        strays = [u.client for u in uploads if u.message["choice"] not in range(self.k)]
+        if strays:
+            server.say(f"clients {strays} chose a cluster that does not exist: their uploads count for none")
         models = []
         for j in range(self.k):
             members = [u for u in uploads if u.message["choice"] == j]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from math import sqrt
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -87,7 +88,10 @@ class Subsample(nn.Module):
         self.stride, self.new = stride, new
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new))
+        kept = x[:, :, :: self.stride, :: self.stride]
+        return (
+            F.pad(kept, (0, 0, 0, 0, 0, self.new)) if self.new else kept.contiguous(memory_format=torch.channels_last)
+        )
 
 
 class BasicBlock(nn.Module):
@@ -109,7 +113,10 @@ class BasicBlock(nn.Module):
 
     @staticmethod
     def _project(into: int, out: int, stride: int, norm: Callable[[int], nn.Module | None]) -> nn.Sequential:
-        return chain([("conv", nn.Conv2d(into, out, 1, stride, bias=False)), ("norm", norm(out))])
+        # pixels are dropped before the 1x1 convolution, not by its stride: the same numbers, and oneDNN's backward of a
+        # strided channels-last 1x1 convolution writes out of bounds for a handful of input channels
+        pixels = Subsample(stride, 0) if stride > 1 else None
+        return chain([("pixels", pixels), ("conv", nn.Conv2d(into, out, 1, bias=False)), ("norm", norm(out))])
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.relu1(self.norm1(self.conv1(x)))

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -127,8 +127,8 @@ class Threshold:
     """Where similar ends; infinite for a single cluster."""
 
     value: float
-    gap: float = math.nan
-    second: float = math.nan
+    gap: float = 0.0
+    second: float = 0.0
     spread: float = 1.0  # largest over smallest divergence
 
 
@@ -188,7 +188,9 @@ def partition(
     sim: Tensor, threshold: float | Literal["auto"], min_log_gap: float, linkage: Literal["components", "greedy"]
 ) -> Partition:
     """The clusters of a matrix of divergences."""
-    limit = automatic_threshold(sim, min_log_gap) if threshold == "auto" else Threshold(threshold)
+    limit = automatic_threshold(sim, min_log_gap)
+    if threshold != "auto":
+        limit = replace(limit, value=threshold)
     return Partition(link(sim, limit.value, linkage == "greedy"), limit)
 
 
