@@ -186,7 +186,8 @@ def test_free_shortcut_subsamples_and_pads_with_zeros():
     assert torch.equal(out[:, :3], x[:, :, ::2, ::2])
     assert not out[:, 3:].any()
     assert [type(m) for m in build("resnet32").modules() if isinstance(m, Subsample)] == [Subsample] * 2
-    assert not any(isinstance(m, Subsample) for m in build("resnet20").modules())
+    projected = [m for m in build("resnet20").modules() if isinstance(m, Subsample)]
+    assert [m.new for m in projected] == [0, 0], "a projection drops pixels first and adds no channels"
 
 
 def test_basic_block_by_hand():

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from math import sqrt
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -89,9 +88,7 @@ class Subsample(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         kept = x[:, :, :: self.stride, :: self.stride]
-        return (
-            F.pad(kept, (0, 0, 0, 0, 0, self.new)) if self.new else kept.contiguous(memory_format=torch.channels_last)
-        )
+        return F.pad(kept, (0, 0, 0, 0, 0, self.new)) if self.new else kept
 
 
 class BasicBlock(nn.Module):
