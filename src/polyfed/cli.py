@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import click
 import typer
 
+from polyfed import deploy_cli
 from polyfed.errors import Interrupted, PolyfedError, UsageError
 
 app = typer.Typer(
@@ -24,6 +25,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.add_typer(deploy_cli.app, name="deploy")
+app.command()(deploy_cli.predict)
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [key=value ...]", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout and nothing else.")]

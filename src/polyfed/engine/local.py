@@ -238,7 +238,7 @@ def serve(pipe: Connection, inherited: list[Connection], parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()
-    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    threading.Thread(target=follow, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     world: World | None = None
     failure = ""
@@ -268,7 +268,7 @@ def _settle(tree: dict[str, Any]) -> tuple[World | None, str]:
         return None, f"a worker could not set up: {type(error).__name__}: {error}"
 
 
-def _follow(parent: int) -> None:
+def follow(parent: int) -> None:
     """End when the parent is gone, whatever this process is doing."""
     while os.getppid() == parent:
         time.sleep(0.5)

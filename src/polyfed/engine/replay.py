@@ -11,7 +11,7 @@ from polyfed.config import Config
 from polyfed.data.federation import Federation
 from polyfed.engine.folder import RunFolder
 from polyfed.engine.local import Serial
-from polyfed.engine.rounds import Run
+from polyfed.engine.rounds import Run, Silent
 from polyfed.errors import DataError, UsageError
 
 
@@ -36,14 +36,6 @@ class Predictor:
         return self.logits(x).softmax(1).numpy()
 
 
-class _Onlooker:
-    """Reads a run without a word."""
-
-    def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-
 class _ReadOnly(RunFolder):
     """A folder nothing is written to."""
 
@@ -54,7 +46,7 @@ def replay(config: Config, folder: RunFolder, client: int | None) -> Predictor:
     """The predictor of a client, or the global one, as the newest checkpoint has it."""
     if not list(Path(folder.path / "checkpoints").glob("at-*")):
         raise DataError(f"the run at '{folder.path}' has no checkpoint yet")
-    run = Run(config, _ReadOnly(folder.path), Serial(), _Onlooker())
+    run = Run(config, _ReadOnly(folder.path), Serial(), Silent())
     run.prepare()
     run.restore()
     world, batch = run.world, config.eval.batch

@@ -30,6 +30,7 @@ from polyfed.methods.base import Method, Server, Upload
 from polyfed.methods.sites import Known
 from polyfed.params import nothing
 
+LOST = ("deadline", "worker died", "vanished", "absent")  # nobody's fault in the method
 ATTEMPTS = 5  # how often a round below the quorum is drawn again before the run fails
 
 
@@ -41,6 +42,16 @@ class Watch(Protocol):
 
     def say(self, text: str) -> None:
         """Something a person should know."""
+
+
+class Silent:
+    """Nobody looks on."""
+
+    def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
+        """Not shown."""
+
+    def say(self, text: str) -> None:
+        """Not shown."""
 
 
 class Run:
@@ -84,7 +95,7 @@ class Run:
         dims |= {"h": self.world.model_width + self.world.head_bias}
         dims |= {"P": layout.n_weights, "F": layout.size, "I": layout.n_integers}
         self.gate = Gate(self.method.wire(), layout, dims, config.gate.norm)
-        groups = class_groups(self._class_counts())
+        groups = class_groups(self.server.class_counts)
         self.recorder = Recorder(self.folder.path, groups, {k.id: k.name for k in self.server.clients.values()})
         self.evaluation = Evaluation(self, groups)
 
@@ -95,11 +106,6 @@ class Run:
     def make_store(self) -> MemoryStore:
         """Where client memories are; where clients are elsewhere, only what counts."""
         return MemoryStore(self.folder.path / "memory")
-
-    def _class_counts(self) -> list[int]:
-        """The federation's training samples per class; nothing where somebody does not tell."""
-        told = [k.counts for k in self.server.clients.values()]
-        return [] if None in told else np.sum(told, axis=0).tolist()  # type: ignore[arg-type]
 
     def _weighting(self) -> str:
         return self.config.weighting or self.method.weighting
@@ -246,7 +252,7 @@ class Run:
                 self.store.commit(outcome.client, number, outcome.digest)
 
     def _fail(self, number: int, outcome: Outcome) -> None:
-        reason = outcome.error if outcome.error in ("deadline", "worker died") else "exception"
+        reason = outcome.error if outcome.error in LOST else "exception"
         self._count(self.progress.failed, reason)
         if reason != "exception":  # the rest of the run does not have the bits of one in which nobody was lost
             self.progress.lost.append([number, outcome.client, reason])

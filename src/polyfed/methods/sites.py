@@ -256,6 +256,12 @@ class Server(Site):
         self.common = value
         self._parts.clear()
 
+    @property
+    def class_counts(self) -> list[int]:
+        """The federation's training samples per class; nothing where somebody does not tell his."""
+        told = [known.counts for known in self.clients.values() if known.counts is not None]
+        return np.sum(told, axis=0).tolist() if len(told) == len(self.clients) else []
+
     def part(self, part: Slice) -> tuple[Tensor, Tensor]:
         """A slice of the shared model to send; gathered once until the model changes."""
         if part.text not in self._parts:

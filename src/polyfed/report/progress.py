@@ -16,15 +16,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-
-class Silent:
-    """Nobody looks on."""
-
-    def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
-        """Not shown."""
-
-    def say(self, text: str) -> None:
-        """Not shown."""
+from polyfed.engine.rounds import Silent
 
 
 class Live:

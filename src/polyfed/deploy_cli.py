@@ -1,0 +1,132 @@
+"""`polyfed deploy ...` and `polyfed predict`: between real sites."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polyfed.errors import UsageError
+
+app = typer.Typer(
+    help="Train between real sites over Flower, with TLS and node authentication.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    suggest_commands=False,
+)
+Folder = Annotated[Path, typer.Argument(metavar="DIR", show_default=False, help="The federation's folder.")]
+Words = Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout and nothing else.")]
+Name = Annotated[str | None, typer.Option("--site", help="A site's name.")]
+
+
+@app.command()
+def init(
+    path: Folder,
+    words: Words = None,
+    sites: Annotated[str, typer.Option(help="The sites' names, for example a,b,c.")] = "",
+    host: Annotated[str, typer.Option(help="The name or address at which sites reach the server.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The SuperLink's port.")] = 9700,
+    disclose: Annotated[str, typer.Option(help="What sites tell of their data: counts or n.")] = "counts",
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS and no keys: on this machine only.")] = False,
+) -> None:
+    """Write a ready federation: certificates, keys, start scripts, the app and its config."""
+    from polyfed.config import make_config, merge, read_assignments
+    from polyfed.engine.deploy import layout
+
+    if disclose not in ("counts", "n"):
+        raise UsageError(f"--disclose is counts or n, not '{disclose}'")
+    tree = merge(dict(layout.FIRST_CONFIG), read_assignments(words or []))
+    make_config(tree)
+    layout.init(path, [name.strip() for name in sites.split(",") if name.strip()], host, port, tree, insecure, disclose)
+    sys.stdout.write((path / "README.md").read_text())
+
+
+@app.command()
+def check(path: Folder, site: Name = None) -> None:
+    """Certificates, dates, keys, data: what is wrong is said in one sentence."""
+    from polyfed.engine.deploy import check as checking
+
+    sys.stdout.write("".join(f"{line}\n" for line in checking.check(path, site)))
+
+
+@app.command()
+def serve(path: Folder) -> None:
+    """The SuperLink, in the foreground (server/start.sh calls this)."""
+    from polyfed.engine.deploy import layout, processes
+
+    raise typer.Exit(processes.serve(layout.Server.at(path)))
+
+
+@app.command()
+def join(path: Folder, site: Name = None) -> None:
+    """A site's SuperNode, in the foreground (sites/NAME/start.sh calls this)."""
+    from polyfed.engine.deploy import layout, processes
+
+    raise typer.Exit(processes.join(layout.Site.at(path, site)))
+
+
+@app.command()
+def run(path: Folder, words: Words = None, as_json: Json = False) -> None:
+    """Train, and wait for the result; key=value changes the federation's config for this run."""
+    from polyfed.config import read_assignments
+    from polyfed.engine.deploy import control, layout
+
+    _result(control.begin(layout.Server.at(path), read_assignments(words or [])), as_json)
+
+
+@app.command()
+def resume(path: Folder, as_json: Json = False) -> None:
+    """Go on with the newest run from its checkpoint, with the sites that are there."""
+    from polyfed.engine.deploy import control, layout
+
+    _result(control.go_on(layout.Server.at(path)), as_json)
+
+
+@app.command()
+def status(path: Folder, as_json: Json = False) -> None:
+    """Who is there, and how far it is."""
+    from polyfed.engine.deploy import control, layout
+
+    said = control.status(layout.Server.at(path))
+    if as_json:
+        sys.stdout.write(json.dumps(said, indent=1) + "\n")
+        return
+    there = f"{said.get('online', 0)} of {len(said['sites'])} sites online" if said["listening"] else "no SuperLink"
+    lines = [f"{said['server']}: {there}"]
+    if "run" in said:
+        about = said["run"]
+        lines.append(f"{about['path']}: {about['state']}, {about['round']} of {about['rounds']} rounds {about['why']}")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def predict(
+    path: Annotated[Path, typer.Argument(metavar="DIR", show_default=False, help="A site's folder.")],
+    inputs: Annotated[Path, typer.Option("--input", help="Rows: .npy, or .npz with x.")],
+    site: Name = None,
+    output: Annotated[Path | None, typer.Option("--output", help="A CSV file; by default stdout.")] = None,
+) -> None:
+    """What a site's own model says of new samples: one row each, the class and its probability."""
+    from polyfed.engine.deploy import layout
+    from polyfed.engine.deploy.predict import read_inputs, site_predictor
+
+    predictor, names = site_predictor(layout.Site.at(path, site))
+    chances = predictor.probabilities(read_inputs(inputs))
+    best = chances.argmax(1)
+    rows = [f"{i},{c},{names[c]},{chances[i, c]:.6f}" for i, c in enumerate(best.tolist())]
+    text = "\n".join(["row,class,name,probability", *rows]) + "\n"
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+def _result(path: Path, as_json: bool) -> None:
+    from polyfed.api import load
+    from polyfed.report.tables import CAPTION
+
+    result: Any = load(path)
+    text = json.dumps(result.summary, indent=1) if as_json else f"\n{result.table()}\n{CAPTION}\n\nrun: {path}"
+    sys.stdout.write(text + "\n")

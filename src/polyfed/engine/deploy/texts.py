@@ -1,0 +1,80 @@
+"""What `polyfed deploy init` writes: scripts, the Flower app, and a page for people."""
+
+CONFIG_HEAD = """# What the federation trains: any key of a polyfed experiment (method, model, train, rounds, ...).
+# data.classes fixes the classes where no site may hold all of them.
+"""
+SITE_HEAD = """# data: this site's folder of .npz files (x, y), or of one folder of images per class; it stays here.
+# disclose: counts tells the server n and how many samples of each class there are; n tells it n alone.
+"""
+START_SERVER = """#!/bin/sh
+# The SuperLink of the federation. What is wrong is said before anything starts.
+here=$(cd "$(dirname "$0")" && pwd)
+PATH="@BIN@:$PATH"
+export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 RAY_USAGE_STATS_ENABLED=0
+polyfed deploy check "$here" || exit
+exec polyfed deploy serve "$here"
+"""
+START_SITE = """#!/bin/sh
+# The SuperNode of this site. What is wrong is said before anything starts.
+here=$(cd "$(dirname "$0")" && pwd)
+command -v polyfed >/dev/null || PATH="@BIN@:$PATH"
+export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 RAY_USAGE_STATS_ENABLED=0
+polyfed deploy check "$here" || exit
+exec polyfed deploy join "$here"
+"""
+PYPROJECT = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "polyfed-federation"
+version = "1.0.0"
+description = "A federation of polyfed {version}"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "polyfed"
+
+[tool.flwr.app.components]
+serverapp = "polyfed_app.server_app:app"
+clientapp = "polyfed_app.client_app:app"
+
+[tool.flwr.app.config]
+home = ""
+run = ""
+"""
+SERVER_APP = '''"""The server's side of the federation."""
+
+from polyfed.engine.deploy.server import app
+
+__all__ = ["app"]
+'''
+CLIENT_APP = '''"""A site's side of the federation."""
+
+from polyfed.engine.deploy.client import app
+
+__all__ = ["app"]
+'''
+README = """# A federation
+
+| folder | what it is | where it belongs |
+|---|---|---|
+| `server/` | certificate, the sites' public keys, the app, the config, the runs | on the server ({server}) |
+| `sites/NAME/` | a site's private key, settings, data, memories and model | to that site, and nowhere else |
+| `ca/` | the key that signs certificates | locked away |
+
+Five commands:
+
+    polyfed deploy check {path}              # certificates, dates, keys
+    {path}/server/start.sh                   # on the server: the SuperLink
+    {path}/sites/{first}/start.sh            # on every site: its SuperNode
+    polyfed deploy run {path}                # on the server: train; `polyfed deploy resume` goes on after a mishap
+    polyfed predict {path}/sites/{first} --input x.npy   # on a site: its own model
+
+Put a site's samples into `sites/NAME/data` (or name another folder in `site.yaml`) before its node is started.
+`server/config.yaml` says what is trained. `polyfed deploy status {path}` tells who is there and how far it is.
+"""
