@@ -19,7 +19,7 @@ HEAVY = ("torch", "sklearn", "pandas", "flwr", "ray", "matplotlib", "numpy", "sc
 # modules that every room may use, `errors` and `registry`; `params` and `message` stand where the list has them.
 ORDER = ("errors", "registry", "config", "rng", "data", "models", "params", "message", "parts", "methods", "measure")
 ORDER += ("threats", "engine", "report", "papers")
-FRONT = ("__init__", "api", "cli", "deploy_cli")  # the front door, above all rooms: may import any, and no room imports it
+FRONT = ("__init__", "api", "cli", "deploy_cli")  # the front door: imports any, imported by none
 
 FORBIDDEN = {
     r"allow_pickle\s*=\s*True": "npy without pickle",
