@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 from killing import wait_for
+from safetensors.torch import load_file
 
 import polyfed
 from polyfed.config import make_config
 from polyfed.engine.flower import Flower, need_flower
+from polyfed.engine.start import newest_model
 from polyfed.engine.work import Job, Outcome, World
 from polyfed.errors import Interrupted, RunFailed, UsageError
 from polyfed.message import Memory, Message
@@ -29,7 +32,7 @@ METHODS = {
     "map": {},
     "fedcrc": {},
     "mupfl": {"method.tau": 1.0},
-    "distfl": {"method.steps": 3},
+    "distfl": {"method.steps": 3, "method.warmup_rounds": 1, "method.threshold": 1e-9},
     "ecl": {},
 }
 
@@ -137,6 +140,15 @@ def test_the_same_bits_as_the_local_engine(trial, pair, crew, method):
     assert two.fingerprint == one.fingerprint
     for number in ("global", "personal", "personal_selected", "bytes", "failed", "rejected"):
         assert two[number] == one[number], number
+    _in_play(method, two)
+
+
+def _in_play(method, result):
+    """What makes a method more than FedAvg has really happened."""
+    if method == "distfl":
+        assert re.search(r"round \d: [2-9] clusters", result.folder.log.read_text())
+    if method == "mupfl":
+        assert load_file(newest_model(result.path))["state.features"].abs().sum() > 0
 
 
 @pytest.mark.slow
