@@ -3,13 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+FULL := $(VENV)/.ready-with-extras
+EXTRAS := dev,flower,export,track
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test test-slow lint types bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) -e '.[dev]'
 	@touch $(STAMP)
+
+$(FULL): $(STAMP)
+	$(INSTALL) -e '.[$(EXTRAS)]'
+	@touch $(FULL)
 
 demo: $(STAMP) ## the main job on embedded data: five methods on a long-tailed federation of digits
 	@$(BIN)/polyfed compare examples/demo.yaml
@@ -17,14 +24,14 @@ demo: $(STAMP) ## the main job on embedded data: five methods on a long-tailed f
 test: $(STAMP) ## the fast tests
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
-test-slow: $(STAMP) ## random kills, Ray, deployment, browser, README commands
+test-slow: $(FULL) ## random kills, Ray, deployment, browser, README commands
 	$(BIN)/python -m pytest -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)
+types: $(FULL)
 	$(BIN)/mypy
 
 bench: $(STAMP) ## speed as ratios within one run

@@ -82,3 +82,11 @@ def test_every_source_is_described(name: str) -> None:
     assert text.startswith(f"{name}  {entry['what']}")
     assert all(f"  data.{p['name']} " in text for p in entry["params"])
     json.dumps(entry)
+
+
+def test_each_method_says_what_a_client_that_never_trained_gets() -> None:
+    entries = [entry for entry in method_entries(None) if "tests" not in entry["name"]]
+    for entry in entries:
+        assert f"a client that never trained gets {entry['newcomer']}" in method_text(entry)
+        if not entry["global"]:  # there is no global model to get
+            assert entry["newcomer"] != Method.newcomer, entry["name"]

@@ -28,6 +28,7 @@ class Method(Spec):
     weighting: ClassVar[str] = "sample"
     buffers: ClassVar[str] = "shared"
     everyone: ClassVar[bool] = False  # all clients every round, whoever is selected
+    newcomer: ClassVar[str] = "the global model"  # what a client that never trained gets, in words
     _task: Task = PrivateAttr(default_factory=Task)
 
     # ---- what is declared, as the run sees it

@@ -15,6 +15,7 @@ from polyfed.registry import param
 class CReFF(FederatedFeatures):
     """FedAvg, and a head re-trained on federated features each round that answers for all."""
 
+    newcomer = "the shared body under the re-trained head, like everybody"
     head_lr: float = param(0.01, "learning rate of re-training", gt=0)
     head_batch: int = param(32, "batch of re-training", ge=1)
     head_epochs: float = param(300.0, "epochs of re-training", ge=0)

@@ -2,8 +2,7 @@
 
 Departures: inputs are really optimised, where the released code detaches them and clusters on noise; the threshold is
 found automatically; boosted uploads stay out of the pre-aggregate (`distfl-paper` and `distfl-official` are presets).
-A client that missed the clustering keeps its model
-and is placed at its next upload; one that never trained gets the model of before the clustering.
+A client that missed the clustering keeps its model and is placed at its next upload.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,6 +31,7 @@ class DistFL(Method):
     """Clients whose models answer alike to inputs extracted from batch statistics share a model."""
 
     weighting = "uniform"
+    newcomer = "the model of before the clustering; after its first upload, that of the nearest cluster"
     z: int = param(200, "inputs extracted", ge=1)
     channel_ratio: float = param(0.5, "share of the channels whose statistics are matched (E %)", gt=0, le=1)
     abs_gamma: bool = param(False, "rank channels by |gamma| instead of gamma")

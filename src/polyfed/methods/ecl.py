@@ -23,6 +23,7 @@ from polyfed.registry import param
 class ECL(OnTop):
     """After any method with a global model, every client makes experts for its frequent and its rare classes."""
 
+    newcomer = "the global model, from which it makes its experts at the end like everybody"
     base: Method = param(FedAvg(), "phase one: a method with a global model")
     experts: int = param(2, "number of experts M", ge=1)
     lam: float = param(0.5, "share of the experts in the answer", ge=0, le=1)

@@ -11,6 +11,7 @@ from polyfed.registry import param
 class FedAvgFT(OnTop):
     """Any method with a global model, then local fine-tuning of all layers on every client."""
 
+    newcomer = "the global model, fine-tuned at the end like everybody's"
     base: Method = param(FedAvg(), "the method whose global model is tuned")
     epochs: float = param(10.0, "local epochs of tuning", gt=0)
     lr: float | None = param(None, "learning rate of tuning; by default that of the last round", gt=0)

@@ -16,6 +16,7 @@ class FedBABU(Method):
 
     trains = body
     weighting = "uniform"
+    newcomer = "the shared body under the common head, both fine-tuned at the end like everybody's"
     ft_epochs: float = param(5.0, "epochs of fine-tuning at the end", ge=0)
     ft_lr: float = param(0.01, "learning rate of fine-tuning", gt=0)
 

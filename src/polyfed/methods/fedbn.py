@@ -9,3 +9,4 @@ class FedBN(Method):
     """Batch normalisation, weights and statistics, is personal; a model without it is plain FedAvg."""
 
     personal = bn
+    newcomer = "the shared layers, between normalisation it trains at the end"

@@ -21,6 +21,7 @@ from polyfed.registry import param
 class FedCRC(Method):
     """A body learnt under a fixed global head, a personal head on it, and a global head taught by the personal one."""
 
+    newcomer = "the global body under the global head"
     tau: float = param(0.99, "how much of the global head stays each round", ge=0, le=1)
     epochs: tuple[float, float, float] | None = param(None, "epochs of the three stages; by default train.epochs each")
     kl_weight: float = param(1.0, "weight of the personal head's teaching", ge=0)

@@ -9,3 +9,4 @@ class FedPer(Method):
     """The head is personal; the body is averaged."""
 
     personal = head
+    newcomer = "the shared body, under a head it trains at the end"

@@ -17,6 +17,7 @@ from polyfed.registry import param
 class Inherits(Method):
     """The inherited private model (HPM): a moving average of the client's personal models that teaches the next one."""
 
+    newcomer = "the global model: it has inherited nothing yet"
     mu: float = param(0.9, "momentum of the inherited model at the end of training", ge=0, le=1)
     mu_cap: float = param(0.9, "largest momentum, so that it never freezes", ge=0, le=1)
     kt: Literal["kd", "mmd", "none"] = param("kd", "how knowledge is transferred: logits, features, or not")

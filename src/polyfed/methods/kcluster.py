@@ -19,6 +19,7 @@ from polyfed.registry import param
 class KCluster(Method):
     """k global models; each client trains the one with the smallest loss on its data."""
 
+    newcomer = "that of the k models with the smallest loss on its training data, like everybody"
     k: int = param(2, "number of clusters", ge=1)
 
     @property

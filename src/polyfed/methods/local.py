@@ -13,6 +13,7 @@ class Local(Method):
 
     personal = everything
     everyone = True
+    newcomer = "the initial model, trained at the end on its own data alone"
 
     def wire(self) -> Wire:
         return Wire()

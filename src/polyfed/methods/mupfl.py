@@ -3,7 +3,6 @@
 BAVD on the client, ACMU where models meet, PKCF between server and client. By the paper's design the head of the
 trained model does leave the client (ACMU averages whole models); only the copy kept between rounds stays. Readings
 where the text is open are parameters; their defaults are those under which its equations agree with its prose.
-A client that never trained tunes the received head on the federated features, then trains, as everybody does at last.
 """
 
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from polyfed.registry import contradiction, param
 class MuPFL(FederatedFeatures):
     """Biased dropout on clients, cluster-wise updates, heads tuned on federated features; each can be switched off."""
 
+    newcomer = "the global model; its head is tuned on the federated features, then it trains, like everybody at last"
     bavd: bool = param(True, "biased activation value dropout")
     bavd_psi: Literal["improvement", "printed"] = param("improvement", "sign of the map's growth")
     bavd_granularity: Literal["channel", "spatial"] = param("channel", "a map per channel or one for all")

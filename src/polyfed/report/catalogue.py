@@ -23,6 +23,7 @@ def _method(spec: type[Spec]) -> dict[str, Any]:
         "params": parameters(spec),
         "personal": str(made.kept),
         "global": made.has_global,
+        "newcomer": made.newcomer,
         "weighting": made.weighting,
         "wire": {**wire.describe(), "only_sums": wire.only_sums},
     }
@@ -71,6 +72,7 @@ def method_text(entry: dict[str, Any]) -> str:
     lines = [f"{entry['name']}: {entry['what']}", f"paper: {entry['paper']}", "", "parameters:"]
     lines += [f"  method.{_parameter(p)}" for p in entry["params"]] or ["  none"]
     lines += ["", f"personal, never sent: {entry['personal']}", f"weighting: {entry['weighting']}"]
+    lines += [f"a client that never trained gets {entry['newcomer']}"]
     for way, fields in (("down", entry["wire"]["down"]), ("up", entry["wire"]["up"])):
         lines += ["", f"goes {way}:", *([f"  {n}: {what}" for n, what in fields.items()] or ["  nothing"])]
     sums = "only the weighted sum of the uploads" if entry["wire"]["only_sums"] else "each upload by itself"
