@@ -133,7 +133,7 @@ class DistFL(Method):
     def trusted(self, server: Server, uploads: Sequence[Upload]) -> list[Upload]:
         """The uploads whose update is not longer than `pre_norm_gate` medians."""
         before = Clusters(server.state)
-        moved = [float((self.params_of(server, u).weights - before.model(u.client).weights).norm()) for u in uploads]
+        moved = [float((server.model_of(u).weights - before.model(u.client).weights).norm()) for u in uploads]
         fine = proportionate(moved, self.pre_norm_gate)
         if not all(fine):
             server.say(f"{fine.count(False)} uploads stay out of the pre-aggregate: their updates are too long")
@@ -141,7 +141,7 @@ class DistFL(Method):
 
     def usable(self, server: Server, uploads: Sequence[Upload]) -> tuple[list[Upload], list[Tensor]]:
         """Eq. 5: the uploads with finite responses, and these; who has none is left alone with the model it had."""
-        answers = self.answers(server, (self.params_of(server, u) for u in uploads))
+        answers = self.answers(server, (server.model_of(u) for u in uploads))
         finite = [bool(torch.isfinite(a).all()) for a in answers]
         for upload in compress(uploads, (not fine for fine in finite)):
             Clusters(server.state).quarantine(upload.client)
@@ -168,11 +168,5 @@ class DistFL(Method):
             if near:
                 clusters.place(upload.client, near[1])
             else:
-                clusters.open([upload.client], self.params_of(server, upload))
+                clusters.open([upload.client], server.model_of(upload))
         return [u for u in uploads if u in good or u not in late]
-
-    def params_of(self, server: Server, upload: Upload) -> Params:
-        """An upload as a whole model."""
-        params = server.params.copy()
-        params.put(self.shared, upload.message["w"], upload.message.get("w.integers", params.integers[:0]))
-        return params

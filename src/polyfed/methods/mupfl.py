@@ -6,28 +6,23 @@ where the text is open are parameters; their defaults are those under which its 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from annotated_types import Ge
-from pydantic import model_validator
 from torch import Tensor
 
-from polyfed import rng
-from polyfed.errors import UsageError
 from polyfed.message import Bundle, Field, Message, Wire
 from polyfed.methods.base import Client, Server, Site, Upload, method
+from polyfed.methods.cluster_updates import ClusterUpdates
 from polyfed.methods.federated_features import FederatedFeatures
 from polyfed.models.base import Net
 from polyfed.params import body, everything, head
 from polyfed.parts import bavd
-from polyfed.parts.cluster import cluster_update, embedding, group, similarity
-from polyfed.registry import contradiction, param
+from polyfed.registry import param
 
 
 @method("mupfl", paper="Zhang et al. 2024")
-class MuPFL(FederatedFeatures):
+class MuPFL(FederatedFeatures, ClusterUpdates):
     """Biased dropout on clients, cluster-wise updates, heads tuned on federated features; each can be switched off."""
 
     newcomer = "the global model; its head is tuned on the federated features, then it trains, like everybody at last"
@@ -37,12 +32,6 @@ class MuPFL(FederatedFeatures):
     bavd_compare: Literal["map", "activation"] = param("map", "what is compared with the map's mean")
     bavd_reset: Literal["round", "epoch", "never"] = param("round", "when the maps start again")
     bavd_keep_ratio: float | None = param(None, "compare nothing: keep this top share of each slice", gt=0, le=1)
-    acmu: bool = param(True, "adaptive cluster-based model update")
-    alpha: float = param(0.5, "share of the updates in the similarity; the maps have the rest (eq. 8)", ge=0, le=1)
-    kappa: Annotated[int, Ge(1)] | Literal["adaptive"] = param("adaptive", "number of clusters")
-    kappa_min: int = param(2, "fewest clusters tried", ge=2)
-    kappa_max: int = param(6, "most clusters tried", ge=2)
-    metric: Literal["cosine", "weights"] = param("cosine", "cluster by eq. 8 or by the weights themselves")
     pkcf: bool = param(True, "prior-knowledge-assisted classifier fine-tuning")
     tau: float = param(50.0, "epochs of head tuning on federated features", ge=0)
     grad_at: Literal["global", "local"] = param("global", "where class gradients are taken: received or trained model")
@@ -50,14 +39,6 @@ class MuPFL(FederatedFeatures):
     tune_lr: float | None = param(None, "learning rate of tuning; by default the round's", gt=0)
     tune_batch: int = param(64, "batch of tuning", ge=1)
     train_after_tune: Literal["all", "body"] = param("all", "what the local epochs train")
-
-    @model_validator(mode="after")
-    def _agrees(self) -> "MuPFL":
-        if self.kappa_min > self.kappa_max:
-            raise contradiction(f"method.kappa_min={self.kappa_min} is above method.kappa_max={self.kappa_max}")
-        if self.metric == "weights" and self.kappa == "adaptive":
-            raise contradiction("method.metric=weights needs a number of clusters, method.kappa (5 in the paper)")
-        return self
 
     @property
     def matches(self) -> bool:
@@ -89,9 +70,6 @@ class MuPFL(FederatedFeatures):
 
     def start(self, server: Server) -> None:
         super().start(server)
-        selected = max(1, round(server.task.participation * server.task.clients))
-        if self.acmu and self.kappa != "adaptive" and self.kappa >= max(selected, 2):
-            raise UsageError(f"method.kappa={self.kappa} needs more than the {selected} clients selected each round")
         if self.bavd and not bavd.layers(server.model):
             server.say("the model names no place where BAVD may listen: nothing is masked")
 
@@ -149,26 +127,9 @@ class MuPFL(FederatedFeatures):
 
     def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
         sent = server.params
-        super().merge(server, self.cluster(server, uploads) if self.acmu else uploads)  # eq. 15 (5)
+        super().merge(server, uploads)  # ACMU, eqs. 7-15
         if self.matches:
             self.match_gradients(server, uploads, sent if self.grad_at == "global" else server.params)
-
-    def cluster(self, server: Server, uploads: Sequence[Upload]) -> list[Upload]:
-        """Eqs. 7-14: every model takes its cluster's mean update instead of its own; buffers stay its own."""
-        starts = self.starts(server, uploads)
-        trained = torch.stack([u.message["w"][: starts.shape[1]].cpu() for u in uploads])
-        updates = trained - starts  # eq. 7
-        maps = bavd.as_rows([u.message["map"] for u in uploads]) if self.maps else None
-        gram = similarity(updates, maps, self.alpha)  # eq. 8
-        points = trained.numpy() if self.metric == "weights" else embedding(gram)
-        seed = rng.number(server.task.seed, "acmu", server.round)
-        found = group(gram, points, self.kappa, self.kappa_min, self.kappa_max, seed)  # eqs. 9-13
-        if self.kappa != "adaptive" and found.kappa < self.kappa:
-            server.say(f"{len(uploads)} uploads make {found.kappa} clusters, not method.kappa={self.kappa}")
-        server.record("silhouette", list(found.scores.items()))
-        server.record("clusters", [[u.client, label] for u, label in zip(uploads, found.labels, strict=True)])
-        moved = cluster_update(starts, updates, found)  # eq. 14
-        return [_with(u, w) for u, w in zip(uploads, moved, strict=True)]
 
     def starts(self, server: Server, uploads: Sequence[Upload]) -> Tensor:
         """w_i^start, weights only: the shared body under the head each client began with."""
@@ -180,9 +141,3 @@ class MuPFL(FederatedFeatures):
             server.live.put(head, upload.message.get("start_head", common[0]), common[1])
             rows.append(server.live.weights.cpu().clone())
         return torch.stack(rows)
-
-
-def _with(upload: Upload, weights: Tensor) -> Upload:
-    """An upload with other weights in its model."""
-    w = torch.cat([weights, upload.message["w"][len(weights) :].cpu()])
-    return replace(upload, message=Message(**{**upload.message.tensors(), "w": w}))

@@ -276,11 +276,14 @@ class Server(Site):
         """The weighted average of a field; for the model's slice, the shared model with that slice replaced."""
         rows = [u.message[name] for u in uploads]
         mean = average(rows, self.weights(uploads))
-        if name != "w":
-            return mean
-        params = self.common.copy()
         # integer buffers are never averaged: the first contributor's are taken (methods.md 0.1)
-        params.put(self.shared, mean, uploads[0].message.get("w.integers", params.integers[:0]))
+        return self.model_of(uploads[0], mean) if name == "w" else mean
+
+    def model_of(self, upload: Upload, floats: Tensor | None = None) -> Params:
+        """An upload as a whole model: the shared one with the slice it sent; other floats may stand for its own."""
+        params = self.common.copy()
+        sent = upload.message["w"] if floats is None else floats
+        params.put(self.shared, sent, upload.message.get("w.integers", params.integers[:0]))
         return params
 
     def say(self, text: str) -> None:
