@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyfed.config import Config, Tree, make_config, merge, read_config, unflatten
+from polyfed.config import Config, Tree, identity, make_config, merge, read_config, unflatten
 from polyfed.data.federation import Federation
 from polyfed.data.sources.arrays import Arrays
 from polyfed.engine.base import Crew, Engine
@@ -171,7 +171,7 @@ class Result:
     def config(self) -> Tree:
         """The complete config."""
         tree = self.folder.tree()
-        missing = [key for key in Config.model_fields if key not in tree]
+        missing = [key for key in identity(dict.fromkeys(Config.model_fields)) if key not in tree]
         if missing:
             raise DataError(f"the run at '{self.path}' is corrupt: config.yaml has no '{missing[0]}'")
         return tree

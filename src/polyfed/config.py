@@ -12,7 +12,8 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 from polyfed.errors import UsageError, did_you_mean
 from polyfed.registry import Registry, Spec, Typed, contradiction, explain, in_words, registries
 
-NAMED = ("method", "model", "data", "engine")  # sections for which a bare value sets the name
+NAMED = ("method", "model", "data", "engine", "track")  # sections for which a bare value sets the name
+BESIDE = ("track", "tag")  # keys of the record that change nothing of what is computed
 Tree = dict[str, Any]
 CLIENTS = 20  # by default, where the data do not say
 
@@ -153,6 +154,8 @@ class Config(Section):
     checkpoint: Checkpoint = Checkpoint()
     init: str | None = None
     engine: Chosen
+    track: Chosen
+    tag: str = ""
 
     @field_validator("init", mode="before")
     @classmethod
@@ -183,6 +186,11 @@ class Config(Section):
         return tree
 
 
+def identity(tree: Tree) -> Tree:
+    """A complete tree without the keys that change nothing of what is computed: two runs with the same are the same."""
+    return {key: value for key, value in tree.items() if key not in BESIDE}
+
+
 def _has(device: str) -> bool:
     """Whether this machine has a device."""
     import torch
@@ -204,6 +212,7 @@ DEFAULTS: Tree = {
     "split": {"partition": "dirichlet"},
     "model": "mlp",
     "engine": "local",
+    "track": "none",
 }
 
 
@@ -214,7 +223,7 @@ def make_config(*trees: Tree) -> Config:
         tree = merge(tree, named_sections(layer))
     known = set(Config.model_fields)
     for name in NAMED:
-        tree[name] = _registry(name).build(tree[name], name)
+        tree[name] = registry_of(name).build(tree[name], name)
     split = tree["split"]
     if isinstance(split, dict):
         tree["split"] = _split(split)
@@ -230,12 +239,12 @@ def _split(section: Tree) -> Split:
     section = in_words(section, "split")
     own = {k: v for k, v in section.items() if k not in common}
     chosen = section.get("partition", "dirichlet")
-    spec = _registry("partition").get(chosen) if not isinstance(chosen, Spec) else type(chosen)
+    spec = registry_of("partition").get(chosen) if not isinstance(chosen, Spec) else type(chosen)
     unknown = [k for k in own if k not in spec.model_fields]
     if unknown:
         hint = did_you_mean(unknown[0], common | set(spec.model_fields))
         raise UsageError(f"unknown key 'split.{unknown[0]}' for partition '{spec.name}'; {hint}")
-    partition = _registry("partition").build(chosen if isinstance(chosen, Spec) else {"name": chosen, **own}, "split")
+    partition = registry_of("partition").build(chosen if isinstance(chosen, Spec) else {"name": chosen, **own}, "split")
     given = {k: v for k, v in section.items() if k in common}
     if given.get("clients") is None and getattr(partition, "by", "") != "users":
         given["clients"] = CLIENTS
@@ -254,7 +263,7 @@ def _locate(error: ValidationError, known: set[str]) -> str:
     return explain(error, "", known, "an experiment")
 
 
-def _registry(kind: str) -> Registry:
+def registry_of(kind: str) -> Registry:
     """The registry of a kind, importing the room that owns it on first use."""
     homes = {
         "method": "polyfed.methods",
@@ -262,6 +271,7 @@ def _registry(kind: str) -> Registry:
         "data": "polyfed.data.sources",
         "partition": "polyfed.data.partition",
         "engine": "polyfed.engine",
+        "track": "polyfed.engine.track",
     }
     if kind not in registries:
         importlib.import_module(homes[kind])
@@ -269,10 +279,10 @@ def _registry(kind: str) -> Registry:
 
 
 def named_sections(tree: Tree, names: tuple[str, ...] = (*NAMED, "base")) -> Tree:
-    """A bare value for method, model, data or engine becomes its name; so does one for a nested base."""
+    """A bare value for method, model, data, engine or track becomes its name; so does one for a nested base."""
     made = {}
     for key, value in tree.items():
-        if key in names and isinstance(value, str):
+        if key in names and isinstance(value, str | list):  # a list is an axis of a comparison
             value = {"name": value}
         made[key] = named_sections(value, ("base",)) if isinstance(value, dict) else value
     return made

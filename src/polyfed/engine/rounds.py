@@ -21,6 +21,7 @@ from polyfed.engine.local import threads
 from polyfed.engine.memory import MemoryStore
 from polyfed.engine.start import adopt
 from polyfed.engine.stop import StopRequest
+from polyfed.engine.track import tracked
 from polyfed.engine.work import Job, Outcome, World
 from polyfed.errors import DataError, Interrupted, RunFailed
 from polyfed.measure.metrics import class_groups
@@ -66,6 +67,9 @@ class Run:
     def go(self) -> dict[str, Any]:
         """Everything; the summary."""
         with self.folder.locked(), self._stop.awaited(), threads(self.config.engine.server_threads):
+            done = self.folder.result()
+            if done is not None:  # another process was faster
+                return done
             started = time.perf_counter()
             self.prepare()
             resumed = self._resume()
@@ -73,8 +77,9 @@ class Run:
             self._mark()
             self._saved = self._whole if resumed else None
             try:
-                self._rounds()
-                summary = self._conclude()
+                with tracked(self):
+                    self._rounds()
+                    summary = self._conclude()
             except Interrupted:
                 self._checkpoint()
                 raise

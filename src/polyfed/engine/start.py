@@ -6,7 +6,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from polyfed.config import Config, Tree
+from polyfed.config import BESIDE, Config, Tree
 from polyfed.engine.checkpoint import Checkpoints, Progress
 from polyfed.engine.folder import RunFolder
 from polyfed.engine.memory import MemoryStore
@@ -69,7 +69,7 @@ def adopt(config: Config, server: Server, store: MemoryStore, say: Callable[[str
 
 def _differences(theirs: Tree, ours: Tree) -> list[str]:
     """The keys that decide the bits and are not the same."""
-    free = ("device", "eval", "checkpoint", "init", "engine")
+    free = ("device", "eval", "checkpoint", "init", "engine", *BESIDE)
     return [key for key in ours if key not in free and theirs.get(key) != ours[key]]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from polyfed.config import Tree, make_config, merge, read_yaml, unflatten
+from polyfed.config import Tree, identity, make_config, merge, read_yaml, unflatten
 from polyfed.engine.base import Crew
 from polyfed.engine.folder import RunFolder
 from polyfed.engine.rounds import Run, Watch
@@ -101,7 +101,7 @@ def _folder(path: Path, config: Any) -> RunFolder:
     if not (path / "config.yaml").exists():
         return RunFolder.create(config, path)
     folder = RunFolder.existing(path)
-    if folder.tree() != config.dump():
+    if identity(folder.tree()) != identity(config.dump()):
         raise DataError(f"'{path}' was begun with another config; give another --out")
     return folder
 
