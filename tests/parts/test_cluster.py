@@ -27,6 +27,7 @@ from polyfed.parts.cluster import (
     group_fixed,
     link,
     partition,
+    plane,
     proportionate,
     similarity,
 )
@@ -477,3 +478,20 @@ def test_all_of_it_is_kept_by_a_checkpoint() -> None:
     assert [again.of(c) for c in range(3)] == [1, 2, 1]
     assert again.state.threshold == math.inf
     assert again.model(1).flat.tolist() == [0]
+
+
+def test_plane_is_the_two_principal_components() -> None:
+    """Against the SVD of the centred rows; blocks of columns change nothing."""
+    rows = torch.randn(6, 40, generator=torch.Generator().manual_seed(1))
+    places, shares = plane(list(rows), step=7)
+    centred = (rows - rows.mean(0)).double()
+    u, s, _ = torch.linalg.svd(centred, full_matrices=False)
+    assert torch.allclose(places.abs(), (u * s)[:, :2].abs(), atol=1e-6)
+    assert torch.allclose(shares, (s**2)[:2] / (s**2).sum())
+    assert (places.gather(0, places.abs().argmax(0, keepdim=True)) > 0).all()
+
+
+def test_plane_of_equal_rows_is_one_point() -> None:
+    places, shares = plane([torch.ones(5)] * 3)
+    assert places.abs().max() == 0
+    assert shares.tolist() == [0, 0]

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from polyfed.engine.evaluation import Evaluation
 from polyfed.engine.folder import RunFolder
 from polyfed.engine.gate import Gate
 from polyfed.engine.local import threads
-from polyfed.engine.memory import MemoryStore
+from polyfed.engine.memory import MemoryStore, write_file
 from polyfed.engine.start import adopt
 from polyfed.engine.stop import StopRequest
 from polyfed.engine.track import tracked
@@ -30,8 +31,10 @@ from polyfed.message import Message, digest_of
 from polyfed.methods.base import Method, Server, Upload
 from polyfed.methods.sites import Known
 from polyfed.params import nothing
+from polyfed.parts.cluster import plane
 
 LOST = ("deadline", "worker died", "vanished", "absent")  # nobody's fault in the method
+PLANE = 10**11  # products of numbers the picture of uploaded models may cost
 ATTEMPTS = 5  # how often a round below the quorum is drawn again before the run fails
 
 
@@ -72,6 +75,7 @@ class Run:
                 return done
             started = time.perf_counter()
             self.prepare()
+            self._keep_federation()
             resumed = self._resume()
             self._earlier = self.progress.seconds["total"] - started
             self._mark()
@@ -168,6 +172,7 @@ class Run:
             if self.evaluates(number):
                 self._timed("eval", partial(self.evaluation.after_round, number))
             self._keep_arrays(number)
+            self._keep_spent(number)
             self._mark()
             if number % self.config.checkpoint.every == 0 or number == rounds:
                 self._checkpoint()
@@ -268,6 +273,8 @@ class Run:
         """The uploads become the new model; only then do the new memories count."""
         uploads = [Upload(o.client, self.server.clients[o.client].n, o.up) for o in accepted]
         self.method.merge(self.server, uploads)
+        if number == self.config.rounds:
+            self._keep_plane(uploads)
         while self.server.said:
             self.say(f"round {number}: {self.server.said.pop(0)}")
         if not torch.isfinite(self.server.params.flat).all():
@@ -286,6 +293,7 @@ class Run:
         if not self.progress.finished:
             self._finish()
             self.progress.finished = True
+            self._keep_spent(self.config.rounds + 1)
             self._mark()
             self._checkpoint()
         return self._timed("eval", self.evaluation.conclude)
@@ -375,6 +383,26 @@ class Run:
             for name, array in self.server.records.items():
                 np.save(self.folder.path / "arrays" / f"{name}-{number:06d}.npy", array, allow_pickle=False)
             self.server.records = {}
+
+    def _keep_plane(self, uploads: Sequence[Upload]) -> None:
+        """Where the last round's uploaded models lie, seen from their two principal directions."""
+        rows = [u.message["w"] for u in uploads if "w" in u.message]
+        if len(rows) == len(uploads) > 2 and len(rows) ** 2 * rows[0].numel() <= PLANE:
+            places, shares = plane([row.reshape(-1) for row in rows])
+            self.server.record("plane", [[u.client, *place] for u, place in zip(uploads, places.tolist(), strict=True)])
+            self.server.record("plane_shares", shares)
+
+    def _keep_spent(self, number: int) -> None:
+        """What the run has spent when a round is committed."""
+        seconds = {k: round(v, 3) for k, v in self.spent().items()}
+        traffic = {f"bytes_{way}": count for way, count in self.progress.bytes.items()}
+        self.recorder.append("spent", [{"round": number, "seconds": seconds.pop("total"), **seconds, **traffic}])
+
+    def _keep_federation(self) -> None:
+        """Who takes part and holds what, as far as they told."""
+        clients = [{"id": k.id, "name": k.name, "train": k.n, "counts": k.counts} for k in self.server.clients.values()]
+        told = {"class_names": self.world.federation.class_names, "heldout": self.world.federation.heldout}
+        write_file(self.folder.path / "federation.json", json.dumps({**told, "clients": clients}).encode())
 
     def say(self, text: str) -> None:
         """A line for the log, and for whoever looks on."""

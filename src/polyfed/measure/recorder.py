@@ -19,11 +19,12 @@ FIELDS = {
         "round", "attempt", "client", "status", "reason", "samples", "steps", "loss", "skipped_batches",
         "eval_mode_steps", "bytes_down", "bytes_up", "seconds",
     ],
+    "spent": ["round", "seconds", "train", "eval", "server", "bytes_up", "bytes_down", "bytes_eval"],
 }  # fmt: skip
 
 
 class Recorder:
-    """Appends rows to rounds.csv, clients.csv, classes.csv and training.csv in a run directory."""
+    """Appends rows to rounds.csv, clients.csv, classes.csv, training.csv and spent.csv in a run directory."""
 
     def __init__(self, folder: Path, groups: Mapping[str, list[int]], names: Mapping[int, str]):
         self.folder, self.groups, self.names = folder, groups, names

@@ -71,6 +71,7 @@ class KCluster(Method):
             before = server.state.models[j], server.state.counters[j]
             models.append(server.average(members).get(self.shared) if members else before)
         self.keep(server, models)
+        server.record("clusters", [[u.client, u.message["choice"]] for u in uploads if u.client not in strays])
 
     @staticmethod
     def keep(server: Server, models: Sequence[tuple[Tensor, Tensor]]) -> None:

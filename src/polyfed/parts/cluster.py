@@ -33,6 +33,19 @@ def embedding(gram: Tensor) -> np.ndarray:
     return (vectors * values.clamp(min=0).sqrt()).numpy()
 
 
+def plane(rows: Sequence[Tensor], step: int = 1 << 16) -> tuple[Tensor, Tensor]:
+    """Rows as points on their first two principal components, and the share of the variance each of the two has."""
+    gram = torch.zeros(len(rows), len(rows), dtype=torch.double)
+    for start in range(0, rows[0].numel(), step):
+        some = torch.stack([row[start : start + step] for row in rows]).double().cpu()
+        gram += (some - some.mean(0)) @ (some - some.mean(0)).T
+    values, vectors = torch.linalg.eigh(gram)
+    lengths, places = values.clamp(min=0).flip(0), vectors.flip(1)[:, :2]
+    farthest = places.gather(0, places.abs().argmax(0, keepdim=True))  # its side is the positive one
+    total = lengths.sum().clamp(min=torch.finfo(torch.double).tiny)
+    return places * farthest.sign() * lengths[:2].sqrt(), lengths[:2] / total
+
+
 @dataclass
 class Labelled:
     """Who belongs together."""
