@@ -13,7 +13,7 @@ from polyfed.config import Train
 from polyfed.data.samples import Samples
 from polyfed.message import Bundle, Memory, Message, State
 from polyfed.models.base import Net
-from polyfed.params import Params, Range, Slice, body, everything, trunk
+from polyfed.params import Params, Slice, body, everything, trunk
 from polyfed.parts.average import average, shares
 from polyfed.parts.fit import Augment, Correct, Fit, Loss, Order, Stream, Tally, shuffled
 from polyfed.parts.resident import Batch, Cut, Frozen, Resident, in_batches
@@ -50,7 +50,7 @@ class Site:
         self._client, self._augment = client, augment
         self.tally = Tally()
         self._fits: dict[str, int] = {}
-        self._going: tuple[Stream, dict[Range, Tensor]] | None = None
+        self._going: tuple[Stream, dict[str, Tensor]] | None = None
 
     @property
     def live(self) -> Params:

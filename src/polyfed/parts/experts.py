@@ -1,12 +1,13 @@
 """Experts for groups of classes, and the module that lets them answer together (ECL)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyfed.models.base import Net
+from polyfed.models.base import Ensemble, Net
 
 
 def frequency_groups(counts: Tensor, experts: int) -> list[list[int]]:
@@ -17,7 +18,7 @@ def frequency_groups(counts: Tensor, experts: int) -> list[list[int]]:
     return [part.tolist() for part in parts]
 
 
-class Experts(nn.Module):
+class Experts(Ensemble):
     """One trunk, a global branch and an expert per group; a class is answered by its group's expert and the branch."""
 
     def __init__(
@@ -37,3 +38,12 @@ class Experts(nn.Module):
             scaled = self.get_buffer("factors")[classes] * expert(shared)[:, classes]
             out[:, classes] = self.lam * scaled + (1 - self.lam) * z[:, classes]  # eq. 6
         return out
+
+    def plan(self) -> dict[str, Any]:
+        classes = len(self.get_buffer("factors"))
+        return {"groups": self.groups, "lam": self.lam, "mask": self.mask, "classes": classes}
+
+    @classmethod
+    def planned(cls, plan: dict[str, Any], make: Callable[[], Net]) -> "Experts":
+        experts = [make() for _ in plan["groups"]]
+        return cls(make(), experts, plan["groups"], torch.ones(plan["classes"]), plan["lam"], plan["mask"])

@@ -1,7 +1,7 @@
 """The one training loop: batches x step."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polyfed.config import Train
 from polyfed.data.samples import Samples
-from polyfed.params import Range, Slice
+from polyfed.params import Slice
 from polyfed.parts.resident import Batch, Resident
 from polyfed.parts.steps import Step
 
@@ -99,12 +99,17 @@ class Fit:
         bn: str,
         correct: Correct | None,
         tally: Tally,
-        velocity: dict[Range, Tensor],
+        velocities: dict[str, Tensor],
     ):
         self.resident, self.loss, self.stream, self.rule, self.lr = resident, loss, stream, rule, lr
-        self.correct, self.tally, self.velocity = correct, tally, velocity
-        self.parameters, self.grads, self.ranges = resident.choose(train, bn)
-        self.weights, self.grad = resident.params.weights, resident.grad
+        self.correct, self.tally = correct, tally
+        chosen = resident.choose(train, bn)
+        self.parameters = [p for _, p, _ in chosen]
+        self.values = [p.detach() for p in self.parameters]  # the same memory, outside of autograd
+        self.found: Sequence[Tensor] = ()  # the gradient of each, where the last batch left it
+        self.grad, self._grads = resident.grad, [view for _, _, view in chosen]
+        moving = chosen if rule.momentum else []
+        self.velocity = [velocities.setdefault(e.name, torch.zeros_like(view)) for e, _, view in moving]
         self._norms = resident.norms_in_training()
         self._listeners = [m for m in resident.model.modules() if hasattr(m, "after_step")]
         self._loss: Tensor | None = None
@@ -132,14 +137,16 @@ class Fit:
         return Batch(self.resident.model, x, y, index, self.stream.samples)
 
     def gradient(self, batch: Batch) -> None:
-        """The corrected gradient of the loss at the current weights, into the flat gradient."""
+        """The corrected gradient of the loss at the current weights; a correction sees it as one flat vector."""
         self._loss = self.loss(batch)
         found = torch.autograd.grad(self._loss, self.parameters, allow_unused=True)
         if any(g is None for g in found):
             found = tuple(torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True))
-        torch._foreach_copy_(self.grads, list(found))
         if self.correct is not None:
+            torch._foreach_copy_(self._grads, found)
             self.correct(self.grad)
+            found = tuple(self._grads)
+        self.found = found
         self.tally.samples += len(batch)
 
     def moved(self) -> None:

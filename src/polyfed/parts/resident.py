@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from polyfed.data.samples import Samples
 from polyfed.models.base import Net
-from polyfed.params import Layout, Params, Range, Slice, bind
+from polyfed.params import Entry, Layout, Params, Slice, bind
 
 PIECES = ("trunk", "last", "head")
 Cut = Literal["last", "head"]
@@ -109,7 +109,6 @@ class Resident:
     def reset(self) -> None:
         """Back to a clean start for the next work: initial values, no mask, no frozen copies, nothing from before."""
         self.params.set(self.initial)
-        self.grad.zero_()
         self._spare.extend(self._lent)
         self._lent.clear()
         for module in self.model.modules():
@@ -117,16 +116,15 @@ class Resident:
                 reset()
         self.model.eval()
 
-    def choose(self, train: Slice, bn: str) -> tuple[list[nn.Parameter], list[Tensor], tuple[Range, ...]]:
-        """Make one slice trainable; what is frozen is in eval mode. Gives parameters, gradient views and ranges."""
-        chosen = [(p, g) for e, p, g in self._weights if train.test(e)]
-        trained = {id(p) for p, _ in chosen}
+    def choose(self, train: Slice, bn: str) -> list[tuple[Entry, nn.Parameter, Tensor]]:
+        """Make one slice trainable; what is frozen is in eval mode. Gives its parameters and their gradient views."""
+        chosen = [one for one in self._weights if train.test(one[0])]
+        trained = {id(p) for _, p, _ in chosen}
         for _, parameter, _ in self._weights:
             parameter.requires_grad_(id(parameter) in trained)
         for piece in PIECES:
             self._set_modes(getattr(self.model, piece), trained, bn)
-        ranges = self.layout.ranges(train)
-        return [p for p, _ in chosen], [g for _, g in chosen], tuple(r for r in ranges if r[0] < self.layout.n_weights)
+        return chosen
 
     def _set_modes(self, piece: nn.Module, trained: set[int], bn: str) -> None:
         piece.train(any(id(p) in trained for p in piece.parameters()))

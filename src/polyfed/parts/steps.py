@@ -18,7 +18,7 @@ class Step(Protocol):
 
 @dataclass(frozen=True)
 class Sgd:
-    """Stochastic gradient descent with the momentum, decay and clipping of the fit, in place on the flat vector."""
+    """Stochastic gradient descent with the momentum, decay and clipping of the fit, in place on the live values."""
 
     def __call__(self, fit: "Fit") -> None:
         batch = fit.next()
@@ -29,23 +29,17 @@ class Sgd:
     @staticmethod
     def descend(fit: "Fit") -> None:
         """w <- w - lr * d, where d is the clipped gradient with decay and momentum (as torch.optim.SGD)."""
-        rule = fit.rule
-        parts = [(fit.weights[a:b], fit.grad[a:b]) for a, b in fit.ranges]
+        rule, d = fit.rule, fit.found  # never changed in place: autograd may give one tensor for two parameters
         if rule.clip is not None:
-            length = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for _, g in parts]))
-            scale = (rule.clip / (length + 1e-6)).clamp(max=1.0)
-            for _, g in parts:
-                g.mul_(scale)
-        for where, (w, g) in zip(fit.ranges, parts, strict=True):
-            if rule.weight_decay:
-                g.add_(w, alpha=rule.weight_decay)
-            direction = g
-            if rule.momentum:
-                velocity = fit.velocity.get(where)
-                velocity = g.clone() if velocity is None else velocity.mul_(rule.momentum).add_(g)
-                fit.velocity[where] = velocity
-                direction = g.add_(velocity, alpha=rule.momentum) if rule.nesterov else velocity
-            w.add_(direction, alpha=-fit.lr)
+            length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(d)))
+            d = torch._foreach_mul(d, (rule.clip / (length + 1e-6)).clamp(max=1.0))
+        if rule.weight_decay:
+            d = torch._foreach_add(d, fit.values, alpha=rule.weight_decay)
+        if rule.momentum:
+            torch._foreach_mul_(fit.velocity, rule.momentum)
+            torch._foreach_add_(fit.velocity, d)
+            d = torch._foreach_add(d, fit.velocity, alpha=rule.momentum) if rule.nesterov else fit.velocity
+        torch._foreach_add_(fit.values, d, alpha=-fit.lr)
         fit.moved()
 
 
