@@ -22,6 +22,10 @@ class DataError(PolyfedError):
     exit_code = 3
 
 
+class InUse(DataError):
+    """Another process works on it; later it can be looked at again."""
+
+
 class RunFailed(PolyfedError):
     """The run started and could not go on."""
 

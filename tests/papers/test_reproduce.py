@@ -1,16 +1,19 @@
 """Recipes: every cell once, resumable; verdicts that say no more than the seeds do."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from polyfed.cli import call
+from polyfed.comparison.run import Silent, State, States
 from polyfed.errors import DataError, UsageError
 from polyfed.papers import reproduce as room
-from polyfed.papers.reproduce import Claim, Verdict, as_json_value, as_markdown, grid, recipes, reproduce
-from polyfed.report.progress import Silent
+from polyfed.papers.reproduce import Claim, Verdict, as_json_value, as_markdown, grid_of, recipes, reproduce
 
+Cli = Callable[..., Any]
 TINY = """
 table:
   title: "tiny"
@@ -43,18 +46,18 @@ class Counting(Silent):
     """Remembers which cells were begun."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.said: list[str] = []  # one at a time runs, and every change of a state is told once
 
-    def say(self, text: str) -> None:
-        if text.startswith("table:"):
-            self.said.append(text)
+    def cells(self, states: States, left: float | None) -> None:
+        self.said += [cell.name for cell, state in states.items() if state is State.RUNNING]
 
 
 @pytest.mark.parametrize("paper", ["mupfl", "fedcrc", "map", "ecl", "distfl"])
 def test_every_recipe_is_valid_and_its_claims_name_its_rows(paper: str) -> None:
     for recipe in recipes(paper).values():
-        cells = grid(recipe)
+        cells = grid_of(recipe).cells
         assert len(cells) == recipe.seeds * len(recipe.rows)
+        assert [cell.row for cell in cells[: len(recipe.rows)]] == list(recipe.rows)
         for claim in recipe.claims:
             assert {claim.better, claim.than} <= set(recipe.rows)
             assert claim.column in recipe.columns
@@ -68,12 +71,12 @@ def test_a_second_call_runs_only_what_is_missing(tiny: Path) -> None:
     assert second.said == []
     (tiny / "table" / "FedPer-s1" / "summary.json").unlink()  # as if it had been stopped at its very end
     again = as_json_value(reproduce("tiny", tiny, third))
-    assert third.said == ["table: FedPer-s1"]
+    assert third.said == ["FedPer-s1"]
     assert again["table"]["values"] == before["table"]["values"]
 
 
 def test_a_row_may_read_another_number(tiny: Path) -> None:
-    values = reproduce("tiny", tiny, Silent())["table"]["values"]
+    values = reproduce("tiny", tiny, Silent())["table"].values
     assert values["FedPer"]["GA"] == values["FedPer"]["PA"]
     assert values["FedAvg"]["GA"] != values["FedAvg"]["PA"]
 
@@ -87,15 +90,48 @@ def test_markdown_has_rows_claims_and_the_command(tiny: Path) -> None:
 
 def test_cells_begun_with_another_config_are_refused(tiny: Path, tmp_path: Path) -> None:
     reproduce("tiny", tiny, Silent())
-    (tiny / "table" / "FedAvg-s0" / "summary.json").unlink()
+    for seed in (0, 1):
+        for row in ("FedAvg", "FedPer"):
+            (tiny / "table" / f"{row}-s{seed}" / "summary.json").unlink()
     (tmp_path / "tiny.yaml").write_text(TINY.replace("rounds: 1", "rounds: 2"))
-    with pytest.raises(DataError, match="another config"):
-        reproduce("tiny", tiny, Silent())
+    failures = reproduce("tiny", tiny, Silent())["table"].failures
+    assert len(failures) == 4
+    assert all(isinstance(error, DataError) and "another config" in str(error) for error in failures.values())
+
+
+def test_a_recipe_may_grow(tiny: Path, tmp_path: Path) -> None:
+    """A row more, and what was done before is not done again; directories without a grid file are taken too."""
+    before = as_json_value(reproduce("tiny", tiny, Silent()))
+    (tiny / "table" / "comparison.yaml").unlink()  # as an earlier version left it
+    more = "    FedProx: {keys: {method: fedprox}}\n  claims:"
+    (tmp_path / "tiny.yaml").write_text(TINY.replace("  claims:", more))
+    watch = Counting()
+    after = as_json_value(reproduce("tiny", tiny, watch))
+    assert watch.said == ["FedProx-s0", "FedProx-s1"]
+    assert {row: after["table"]["values"][row] for row in ("FedAvg", "FedPer")} == before["table"]["values"]
+
+
+def test_a_failed_cell_is_listed_and_judged_without(tiny: Path, tmp_path: Path, cli: Cli) -> None:
+    """FedPer's cells name a file that is not there; FedAvg's are run and shown."""
+    wrong = "FedPer: {keys: {method: fedper, init: /nowhere}"
+    (tmp_path / "tiny.yaml").write_text(TINY.replace("FedPer: {keys: {method: fedper}", wrong))
+    said = cli("reproduce", "tiny", "--out", str(tiny), "--quiet")
+    assert said.code == 4
+    assert "| FedAvg |" in said.out
+    assert "FedPer > FedAvg in PA (F): **not measured**" in said.out
+    assert said.err.count("failed: init: cannot read a model from '/nowhere'") == 2
+    assert said.err.splitlines()[-1].startswith("polyfed: 2 cells failed; try them again with: polyfed reproduce tiny")
 
 
 @pytest.mark.parametrize(
     ("difference", "spread", "word"),
-    [(0.05, 0.02, "holds"), (-0.05, 0.02, "does not hold"), (0.01, 0.02, "undecided"), (-0.01, 0.02, "undecided")],
+    [
+        (float("nan"), 0.0, "not measured"),
+        (0.05, 0.02, "holds"),
+        (-0.05, 0.02, "does not hold"),
+        (0.01, 0.02, "undecided"),
+        (-0.01, 0.02, "undecided"),
+    ],
 )
 def test_a_difference_under_its_seed_std_decides_nothing(difference: float, spread: float, word: str) -> None:
     assert Verdict(Claim(better="a", than="b", column="c"), difference, spread).word == word

@@ -1,103 +1,263 @@
-"""Tables from hand-made summaries: every form says the same, and what is missing stays missing."""
+"""Tables from hand-made summaries: every form says the same, marks are computed by hand, what is missing stays so."""
 
 import csv
 import io
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from polyfed.comparison.folder import Found
+from polyfed.report.forms import Table
 from polyfed.report.tables import COLUMNS, comparison_table, size, split_picture, split_text
 
 
-def summary(method: str, seed: int, overall: float | None, personal: float, **more: Any) -> dict[str, Any]:
-    """As much of a summary as a table needs."""
+def found(method: str, seed: int, overall: float | None, personal: float | None, **more: Any) -> Found:
+    """As much of a result as a table needs."""
     numbers = {"accuracy": personal, "head": 0.9, "mid": 0.5, "tail": None, "worst10": 0.25}
-    return {
-        "method": method,
-        "seed": seed,
+    summary = {
         "global": None if overall is None else {"accuracy": overall},
-        "personal": numbers,
+        "personal": None if personal is None else numbers,
         "bytes": {"up": 1_000_000, "down": 500_000, "eval": 7},
         "seconds": {"total": 2.04},
-        **more,
     }
+    return Found(method, seed, summary, **more)
 
 
 @pytest.fixture
-def table() -> Any:
+def table() -> Table:
     """Two methods, two seeds; fedper has no global model."""
-    made = [summary("fedavg", 0, 0.5, 0.6), summary("fedper", 0, None, 0.75)]
-    return comparison_table([*made, summary("fedavg", 1, 0.7, 0.6), summary("fedper", 1, None, 0.85)])
+    made = [found("fedavg", 0, 0.5, 0.6), found("fedper", 0, None, 0.75)]
+    return comparison_table([*made, found("fedavg", 1, 0.7, 0.6), found("fedper", 1, None, 0.85)])
 
 
 ROWS = [
     ["fedavg", "60.0 ± 14.1", "60.0 ± 0.0", "90.0 ± 0.0", "50.0 ± 0.0", "–", "25.0 ± 0.0", "1.5 MB", "2.0"],
     ["fedper", "–", "80.0 ± 7.1", "90.0 ± 0.0", "50.0 ± 0.0", "–", "25.0 ± 0.0", "1.5 MB", "2.0"],
 ]
-HEAD = ["method", "global", "personal", "head", "mid", "tail", "worst 10 %", "bytes", "seconds"]
 
 
-def test_text(table: Any) -> None:
-    head, rule, *rows = table.text().splitlines()
-    assert head.split("  ")[0] == "method"
-    assert set(rule) == {"-", " "}
-    for row, cells in zip(rows, ROWS, strict=True):
-        at = 0
-        for cell in cells:
-            at = row.index(cell, at) + len(cell)
-        assert at == len(row)  # nothing behind the last cell
-    assert len({line.index("1.5 MB") for line in rows}) == 1  # columns stand under each other
+class TestForms:
+    def test_text(self, table: Table) -> None:
+        assert table.rows == ROWS
+        assert table.text() == (
+            "method       global    personal        head         mid  tail  worst 10 %   bytes  seconds\n"
+            "------  -----------  ----------  ----------  ----------  ----  ----------  ------  -------\n"
+            "fedavg  60.0 ± 14.1  60.0 ± 0.0  90.0 ± 0.0  50.0 ± 0.0     –  25.0 ± 0.0  1.5 MB      2.0\n"
+            "fedper            –  80.0 ± 7.1  90.0 ± 0.0  50.0 ± 0.0     –  25.0 ± 0.0  1.5 MB      2.0\n"
+        )
+
+    def test_a_terminal_shows_the_same_in_styles(self, table: Table) -> None:
+        styled = table.styled()
+        assert styled.plain == table.text()
+        assert [(styled.plain[s.start : s.end], s.style) for s in styled.spans] == [("80.0 ± 7.1", "bold")]
+
+    def test_markdown(self, table: Table) -> None:
+        assert table.markdown() == (
+            "| method | global | personal | head | mid | tail | worst 10 % | bytes | seconds |\n"
+            "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+            "| fedavg | 60.0 ± 14.1 | 60.0 ± 0.0 | 90.0 ± 0.0 | 50.0 ± 0.0 | – | 25.0 ± 0.0 | 1.5 MB | 2.0 |\n"
+            "| fedper | – | **80.0 ± 7.1** | 90.0 ± 0.0 | 50.0 ± 0.0 | – | 25.0 ± 0.0 | 1.5 MB | 2.0 |\n"
+            "\nbold: best of the column, underlined: second best\n"
+        )
+
+    def test_latex(self, table: Table) -> None:
+        assert table.latex().splitlines() == [
+            r"\begin{tabular}{lrrrrrrrr}",
+            r"\toprule",
+            r"method & global & personal & head & mid & tail & worst 10 \% & bytes & seconds \\",
+            r"\midrule",
+            r"fedavg & 60.0 $\pm$ 14.1 & 60.0 $\pm$ 0.0 & 90.0 $\pm$ 0.0 & 50.0 $\pm$ 0.0 & -- & 25.0 $\pm$ 0.0 "
+            r"& 1.5 MB & 2.0 \\",
+            r"fedper & -- & \textbf{80.0 $\pm$ 7.1} & 90.0 $\pm$ 0.0 & 50.0 $\pm$ 0.0 & -- & 25.0 $\pm$ 0.0 "
+            r"& 1.5 MB & 2.0 \\",
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\par{\footnotesize bold: best of the column, underlined: second best}",
+        ]
+
+    def test_names_with_special_signs(self) -> None:
+        table = comparison_table([found("my_file.py:A&B#1|{~^\\", 0, 0.5, 0.5)])
+        escaped = r"my\_file.py:A\&B\#1|\{\textasciitilde{}\textasciicircum{}\textbackslash{} & 50.0"
+        assert escaped in table.latex()
+        assert r"A&B#1\|{~^" in table.markdown()
+
+    def test_csv(self, table: Table) -> None:
+        fedavg, fedper = csv.DictReader(io.StringIO(table.csv()))
+        assert (fedavg["method"], fedavg["seeds"]) == ("fedavg", "2")
+        assert float(fedavg["global mean"]) == pytest.approx(0.6)
+        assert float(fedavg["global std"]) == pytest.approx(0.1414, abs=1e-4)
+        assert fedper["global mean"] == fedper["global std"] == fedper["tail mean"] == ""
+        assert float(fedper["bytes mean"]) == 1_500_000  # up and down, evaluation is not traffic of training
+        assert list(fedavg) == [
+            "method",
+            "seeds",
+            *(f"{column.name} {what}" for column in COLUMNS for what in ("mean", "std")),
+        ]
+
+    def test_nothing_found(self) -> None:
+        table = comparison_table([], notes=["not finished: all"])
+        assert table.text().splitlines()[0].startswith("method  global  personal")
+        assert table.text().endswith("\nnot finished: all\n")
+        assert table.csv() == "method\n"
+
+    def test_one_seed_has_no_spread(self) -> None:
+        table = comparison_table([found("fedavg", 0, 0.5, 0.6)])
+        assert "50.0 " in table.text()
+        assert "±" not in table.text()
+        (row,) = csv.DictReader(io.StringIO(table.csv()))
+        assert row["global std"] == ""
+
+    def test_method_without_any_test(self) -> None:
+        table = comparison_table([found("fedavg", 0, None, None)])
+        assert table.rows == [["fedavg", "–", "–", "–", "–", "–", "–", "1.5 MB", "2.0"]]
+
+    def test_rows_come_in_the_order_of_the_methods(self) -> None:
+        table = comparison_table([found(name, 0, 0.5, 0.6) for name in ("zeta", "alpha", "mid")])
+        assert [row[0] for row in table.rows] == ["zeta", "alpha", "mid"]
 
 
-def test_markdown(table: Any) -> None:
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.markdown().splitlines()]
-    assert lines == [HEAD, ["---", *["---:"] * 8], *ROWS]
+def ranked(personal: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """How methods rank by their personal accuracies over seeds."""
+    runs = [found(name, s, None, value) for name, values in personal.items() for s, value in enumerate(values)]
+    (group,) = comparison_table(runs).groups
+    return {row[0].text: row[2].rank for row in group}
 
 
-def test_latex(table: Any) -> None:
-    text = table.latex()
-    assert text.startswith("\\begin{tabular}{lrrrrrrrr}\n\\toprule\n")
-    assert r"fedavg & 60.0 $\pm$ 14.1 & 60.0 $\pm$ 0.0 &" in text
-    assert r"worst 10 \%" in text
-    assert text.endswith("\\bottomrule\n\\end{tabular}\n")
-    assert text.count(r" \\") == 3
+class TestRanks:
+    def test_best_and_second(self) -> None:
+        means = {"a": [0.5, 0.7], "b": [0.9, 0.9], "c": [0.8, 0.8], "d": [0.1, 0.1]}
+        assert ranked(means) == {"a": "", "b": "bold", "c": "underline", "d": ""}
+
+    def test_what_is_shown_alike_ranks_alike(self) -> None:
+        assert ranked({"a": [0.9001], "b": [0.9], "c": [0.8], "d": [0.7]}) == {
+            "a": "bold",
+            "b": "bold",
+            "c": "underline",
+            "d": "",
+        }
+
+    def test_two_have_no_second(self) -> None:
+        assert ranked({"a": [0.9], "b": [0.8]}) == {"a": "bold", "b": ""}
+
+    def test_all_alike_have_no_best(self) -> None:
+        assert ranked({"a": [0.9], "b": [0.9]}) == {"a": "", "b": ""}
+
+    def test_who_lacks_a_seed_is_not_ranked(self) -> None:
+        assert ranked({"a": [0.5, 0.5], "b": [0.9], "c": [0.4, 0.4]}) == {"a": "bold", "b": "", "c": ""}
+
+    def test_bytes_and_seconds_are_not_ranked(self) -> None:
+        (group,) = comparison_table([found(name, 0, None, 0.5) for name in "ab"]).groups
+        assert all(entry.rank == "" for row in group for entry in row[-2:])
 
 
-def test_latex_escapes_names() -> None:
-    text = comparison_table([summary("my_file.py:A&B#1", 0, 0.5, 0.5)]).latex()
-    assert r"my\_file.py:A\&B\#1 & 50.0" in text
+class TestSettings:
+    def test_a_row_per_setting_ranked_by_itself(self) -> None:
+        runs = [
+            found(name, 0, None, value, setting={"split.alpha": alpha, "model": model})
+            for alpha, model, name, value in (
+                (0.1, "mlp", "a", 0.1), (0.1, "mlp", "b", 0.2), (1.0, {"name": "cnn", "width": 2}, "a", 0.9),
+                (1.0, {"name": "cnn", "width": 2}, "b", 0.8),
+            )
+        ]  # fmt: skip
+        table = comparison_table(runs)
+        assert table.head[:3] == ["method", "split.alpha", "model"]
+        assert [row[:3] for row in table.rows] == [
+            ["a", "0.1", "mlp"],
+            ["b", "0.1", "mlp"],
+            ["a", "1.0", "cnn width=2"],
+            ["b", "1.0", "cnn width=2"],
+        ]
+        ranks = [[row[0].text for row in group if row[4].rank == "bold"] for group in table.groups]
+        assert ranks == [["b"], ["a"]]
+        assert table.text().count("\n------") == 2
+        assert table.latex().count(r"\midrule") == 2
+        assert table.latex().startswith(r"\begin{tabular}{lllrrrrrrrr}")
+        assert "underlined: second best, each setting by itself" in table.markdown()
+        assert next(csv.DictReader(io.StringIO(table.csv())))["split.alpha"] == "0.1"
 
 
-def test_csv(table: Any) -> None:
-    fedavg, fedper = csv.DictReader(io.StringIO(table.csv()))
-    assert (fedavg["method"], fedavg["seeds"]) == ("fedavg", "2")
-    assert float(fedavg["global mean"]) == pytest.approx(0.6)
-    assert float(fedavg["global std"]) == pytest.approx(0.1414, abs=1e-4)
-    assert fedper["global mean"] == fedper["global std"] == fedper["tail mean"] == ""
-    assert float(fedper["bytes mean"]) == 1_500_000  # up and down, evaluation is not traffic of training
-    assert list(fedavg) == [
-        "method",
-        "seeds",
-        *(f"{name} {what}" for name, _, _ in COLUMNS for what in ("mean", "std")),
-    ]
+def against(
+    differences: Sequence[float], clients: Sequence[Sequence[float]] = (), overall: float | None = None
+) -> Table:
+    """A method and a baseline whose personal accuracies differ so by seed, and by client within a seed."""
+    runs = []
+    for seed, difference in enumerate(differences):
+        here = clients[seed] if clients else ()
+        ours = {k: 0.5 + d for k, d in enumerate(here)}
+        theirs = dict.fromkeys(range(len(here)), 0.5)
+        runs += [
+            found("base", seed, overall, 0.5, clients=theirs),
+            found("ours", seed, overall, 0.5 + difference, clients=ours),
+        ]
+    return comparison_table(runs, baseline="base")
 
 
-def test_one_seed_has_no_spread() -> None:
-    table = comparison_table([summary("fedavg", 0, 0.5, 0.6)])
-    assert "50.0 " in table.text()
-    assert "±" not in table.text()
-    (row,) = csv.DictReader(io.StringIO(table.csv()))
-    assert row["global std"] == ""
+def beside(table: Table) -> str:
+    """What is said of our personal accuracy against the baseline's."""
+    (group,) = table.groups
+    assert group[0][2].beside == ""  # of the baseline itself nothing is
+    return group[1][2].beside
 
 
-def test_method_without_any_test() -> None:
-    table = comparison_table([summary("fedavg", 0, None, 0.6) | {"personal": None}])
-    assert table.rows == [["fedavg", "–", "–", "–", "–", "–", "–", "1.5 MB", "2.0"]]
+class TestBaseline:
+    # t = mean / (s / sqrt(5)): 0.03 / (0.0158 / 2.236) = 4.24 > 2.776, the two-sided 5 % point at 4 degrees of freedom
+    CLEAR = (0.01, 0.02, 0.03, 0.04, 0.05)
+    # 0.03 / (0.0762 / 2.236) = 0.88
+    UNCLEAR = (-0.06, -0.01, 0.03, 0.06, 0.13)
 
+    def test_significant_over_five_seeds(self) -> None:
+        table = against(self.CLEAR)
+        assert beside(table) == "(+3.0*)"
+        assert any(line.startswith("*: p < 0.05 in a t-test paired by seed") for line in table.legend)
+        assert float(list(csv.DictReader(io.StringIO(table.csv())))[1]["personal p"]) == pytest.approx(0.0132, abs=1e-4)
 
-def test_rows_come_in_the_order_of_the_methods() -> None:
-    table = comparison_table([summary(name, 0, 0.5, 0.6) for name in ("zeta", "alpha", "mid")])
-    assert [row[0] for row in table.rows] == ["zeta", "alpha", "mid"]
+    def test_not_significant(self) -> None:
+        assert beside(against(self.UNCLEAR)) == "(+3.0)"
+
+    def test_worse(self) -> None:
+        assert beside(against([-d for d in self.CLEAR])) == "(-3.0*)"
+
+    def test_four_seeds_are_too_few(self) -> None:
+        table = against(self.CLEAR[:4])
+        assert beside(table) == "(+2.5)"
+        assert table.legend == ["(+x): difference to base, mean over seeds; tested from 5 seeds on"]
+
+    def test_the_same_difference_everywhere(self) -> None:
+        """No spread to divide by: no difference is none, a constant one is certain."""
+        assert beside(against([0.0] * 5)) == "(+0.0)"
+        assert beside(against([0.25] * 5)) == "(+25.0*)"
+
+    def test_paired_by_client(self) -> None:
+        """Six clients that all gain: p = 2 / 2**6 = 0.03. Five: 2 / 2**5 = 0.06. A seed in which all lose disagrees."""
+        gain = [0.1, 0.2, 0.3, 0.15, 0.25, 0.35]
+        few, lose = gain[:5], [-d for d in gain]
+        table = against([0.02, 0.01, 0.03], [gain, few, lose])
+        assert beside(table) == "(+2.0 †1/3)"
+        assert "descriptive" in table.legend[-1]
+        assert table.legend[-1].startswith("†k/n: in k of n seeds the clients differ as the mean does (Wilcoxon")
+        assert beside(against([0.02, 0.01, 0.03], [gain, gain, gain])) == "(+2.0 †3/3)"
+        assert beside(against([0.02, 0.01, 0.03], [few, few, lose])) == "(+2.0)"
+
+    def test_in_every_form(self) -> None:
+        gain = [0.1, 0.2, 0.3, 0.15, 0.25, 0.35]
+        table = against(self.CLEAR, [gain] * 5)
+        assert "53.0 ± 1.6 (+3.0* †5/5)" in table.text()
+        assert r"| **53.0 ± 1.6** (+3.0\* †5/5) |" in table.markdown()
+        assert r"\textbf{53.0 $\pm$ 1.6} (+3.0$^{*}$ $\dagger$5/5)" in table.latex()
+        base, ours = csv.DictReader(io.StringIO(table.csv()))
+        assert (base["personal delta"], base["personal p"]) == ("", "")
+        assert float(ours["personal delta"]) == pytest.approx(0.03)
+        assert ours["personal seeds whose clients agree"] == "5"
+        assert "bytes delta" not in ours
+
+    def test_only_common_seeds_are_paired(self) -> None:
+        runs = [found("base", 0, None, 0.5), found("ours", 0, None, 0.6), found("ours", 1, None, 0.9)]
+        assert beside(comparison_table(runs, baseline="base")) == "(+10.0)"
+
+    def test_a_baseline_without_a_result(self) -> None:
+        table = comparison_table([found("ours", 0, None, 0.6)], baseline="base")
+        assert table.legend == ["there is nothing to set against base yet"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 
 from polyfed.config import Config, Tree, read_config, write_yaml
 from polyfed.engine.memory import write_file
-from polyfed.errors import DataError, UsageError
+from polyfed.errors import DataError, InUse, UsageError
 
 _mine: set[Path] = set()  # record locks do not stop their own process, so it remembers what it holds
 
@@ -31,10 +31,14 @@ class RunFolder:
     def create(config: Config, path: Path | None) -> "RunFolder":
         """A new one at `path` (which must not exist or be empty), or a fresh name under $POLYFED_OUT or ./runs."""
         folder = RunFolder(claim(path, f"{config.method.name}-{config.data.name}-s{config.seed}"))
-        around = json.dumps(environment(), indent=1).encode()
-        write_file(folder.path / "environment.json", around)  # first: with its config this is a run
-        write_file(folder.config, write_yaml(config.dump()).encode())
+        folder.begin(config)
         return folder
+
+    def begin(self, config: Config) -> None:
+        """Make this directory a run."""
+        around = json.dumps(environment(), indent=1).encode()
+        write_file(self.path / "environment.json", around)  # first: with its config this is a run
+        write_file(self.config, write_yaml(config.dump()).encode())
 
     @staticmethod
     def existing(path: Path) -> "RunFolder":
@@ -65,20 +69,8 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else works on this run meanwhile; a dead process holds no lock."""
-        key = self.path.resolve()
-        refusal = DataError(f"the run at '{self.path}' is in use by another process")
-        if key in _mine:
-            raise refusal
-        with (self.path / "lock").open("a") as handle:
-            try:
-                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise refusal from None
-            _mine.add(key)
-            try:
-                yield
-            finally:
-                _mine.discard(key)
+        with alone(self.path, f"the run at '{self.path}'"):
+            yield
 
     def say(self, text: str) -> None:
         """A line in the log."""
@@ -94,6 +86,25 @@ class RunFolder:
         now = environment()
         keys = ("polyfed", "python", "torch", "numpy", "cpu", "capability", "machine")
         return ", ".join(f"{k} {before.get(k)} -> {now[k]}" for k in keys if before.get(k) != now[k])
+
+
+@contextmanager
+def alone(path: Path, what: str, patient: bool = False) -> Iterator[None]:
+    """Hold the lock of a directory: who finds it held is refused, or waits for it if patient."""
+    key = path.resolve()
+    refusal = InUse(f"{what} is in use by another process")
+    if key in _mine:
+        raise refusal
+    with (path / "lock").open("a") as handle:
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
+        except OSError:
+            raise refusal from None
+        _mine.add(key)
+        try:
+            yield
+        finally:
+            _mine.discard(key)
 
 
 def claim(path: Path | None, name: str) -> Path:

@@ -1,20 +1,24 @@
-"""Run a paper's recipe: every cell once, resumable at any point; then its tables, and which of its claims hold."""
+"""Run a paper's recipe: a comparison per table; then the tables, and which of the paper's claims hold."""
 
-import re
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from polyfed.config import Tree, identity, make_config, merge, read_yaml, unflatten
-from polyfed.engine.base import Crew
-from polyfed.engine.folder import RunFolder
-from polyfed.engine.rounds import Run, Watch
-from polyfed.errors import DataError, UsageError, did_you_mean
+from polyfed.comparison.folder import ComparisonFolder, Found
+from polyfed.comparison.grid import Grid, make_grid
+from polyfed.comparison.run import Onlooker, run_cells
+from polyfed.config import Tree, read_yaml, unflatten
+from polyfed.errors import PolyfedError, UsageError, did_you_mean
+from polyfed.measure.metrics import none_if_nan
 from polyfed.registry import explain
+from polyfed.report.forms import Table
+from polyfed.report.tables import PERCENT, Column, at, comparison_table
 
 HERE = Path(__file__).parent
 
@@ -50,6 +54,13 @@ class Recipe(_Strict):
     rows: dict[str, Row]
     claims: tuple[Claim, ...] = ()
 
+    def table_columns(self) -> list[Column]:
+        """Its columns as a table takes them; a row may read another number."""
+        return [Column(name, PERCENT, partial(self._read, name, path)) for name, path in self.columns.items()]
+
+    def _read(self, column: str, path: str, found: Found) -> float | None:
+        return at(self.rows[found.row].reads.get(column, path))(found)
+
 
 @dataclass
 class Verdict:
@@ -62,9 +73,16 @@ class Verdict:
     @property
     def word(self) -> str:
         """A difference under its seed std decides nothing."""
+        if math.isnan(self.difference):
+            return "not measured"
         if abs(self.difference) <= self.spread:
             return "undecided"
         return "holds" if self.difference > 0 else "does not hold"
+
+    def in_words(self) -> str:
+        """What is expected, what came out, by how much."""
+        amount = f"({100 * self.difference:+.1f} ± {100 * self.spread:.1f})"
+        return f"({self.claim.expected}): **{self.word}** {'' if math.isnan(self.difference) else amount}".rstrip()
 
 
 def recipes(paper: str) -> dict[str, Recipe]:
@@ -79,112 +97,94 @@ def recipes(paper: str) -> dict[str, Recipe]:
         raise UsageError(explain(error, paper, set(Recipe.model_fields), "a recipe")) from None
 
 
-def reproduce(paper: str, out: Path, watch: Watch) -> dict[str, Any]:
+@dataclass
+class TableFound:
+    """What became of one recipe: a value per row, column and seed (nan: not measured), and the verdicts."""
+
+    recipe: Recipe
+    found: list[Found]
+    failures: dict[str, PolyfedError]
+    values: dict[str, dict[str, list[float]]]
+    verdicts: list[Verdict]
+
+    @property
+    def minutes(self) -> float:
+        """What the finished cells took together."""
+        return sum(one.summary["seconds"]["total"] for one in self.found) / 60
+
+    def table(self) -> Table:
+        """Its rows and columns."""
+        notes = [f"{name} failed: {error}" for name, error in self.failures.items()]
+        return comparison_table(self.found, columns=self.recipe.table_columns(), notes=notes)
+
+
+def reproduce(paper: str, out: Path, watch: Onlooker) -> dict[str, TableFound]:
     """Run what is missing under `out`, then say what was found."""
-    tables = recipes(paper)
-    cells = [(out / name / cell_name(row, seed), config) for name, t in tables.items() for row, seed, config in grid(t)]
-    crew: Crew | None = None
-    try:
-        for folder, config in cells:
-            if RunFolder(folder).result() is None:
-                crew = crew or config.engine.open()
-                watch.say(f"{folder.parent.name}: {folder.name}")
-                Run(config, _folder(folder, config), crew, watch).go()
-    finally:
-        if crew is not None:
-            crew.close()
-    return {name: found(table, out / name) for name, table in tables.items()}
-
-
-def _folder(path: Path, config: Any) -> RunFolder:
-    """A new cell, or one that was begun with the same config."""
-    if not (path / "config.yaml").exists():
-        return RunFolder.create(config, path)
-    folder = RunFolder.existing(path)
-    if identity(folder.tree()) != identity(config.dump()):
-        raise DataError(f"'{path}' was begun with another config; give another --out")
-    return folder
-
-
-def grid(recipe: Recipe) -> list[tuple[str, int, Any]]:
-    """Row, seed and config of every cell; seeds outermost, so that early results compare all rows."""
-    made = []
-    for seed in range(recipe.seeds):
-        for name, row in recipe.rows.items():
-            tree = merge(unflatten(recipe.experiment), unflatten(row.keys))
-            made.append((name, seed, make_config(tree, {"seed": seed})))
+    made = {}
+    for name, recipe in recipes(paper).items():
+        folder = ComparisonFolder.open(grid_of(recipe), out / name, grows=True)
+        failures = run_cells(folder, watch)
+        made[name] = judged(recipe, folder.found(), failures)
     return made
 
 
-def cell_name(row: str, seed: int) -> str:
-    """A folder name for a cell."""
-    return f"{re.sub(r'[^A-Za-z0-9.+=-]+', '-', row)}-s{seed}"
+def grid_of(recipe: Recipe) -> Grid:
+    """A recipe is a grid: its rows are labelled, what they share is the experiment."""
+    rows = [{"name": label, **row.keys} for label, row in recipe.rows.items()]
+    return make_grid({**unflatten(recipe.experiment), "rows": rows, "seeds": recipe.seeds})
 
 
-def found(recipe: Recipe, folder: Path) -> dict[str, Any]:
+def judged(recipe: Recipe, found: list[Found], failures: dict[str, PolyfedError]) -> TableFound:
     """The numbers of a table and the verdicts on its claims."""
-    values: dict[str, dict[str, list[float]]] = {}
-    seconds = 0.0
-    for row, spec in recipe.rows.items():
-        summaries = [RunFolder(folder / cell_name(row, seed)).result() or {} for seed in range(recipe.seeds)]
-        seconds += sum(s["seconds"]["total"] for s in summaries)
-        values[row] = {c: [_at(s, spec.reads.get(c, path)) for s in summaries] for c, path in recipe.columns.items()}
-    verdicts = [_judge(claim, values) for claim in recipe.claims]
-    return {"recipe": recipe, "values": values, "verdicts": verdicts, "minutes": seconds / 60}
+    by_place = {(one.row, one.seed): one for one in found}
+    values = {
+        row: {
+            column.name: [_value(column, by_place.get((row, seed))) for seed in range(recipe.seeds)]
+            for column in recipe.table_columns()
+        }
+        for row in recipe.rows
+    }
+    return TableFound(recipe, found, failures, values, [_judge(claim, values) for claim in recipe.claims])
 
 
-def _at(summary: Any, path: str) -> float:
-    value = summary
-    for word in path.split("."):
-        value = None if value is None else value.get(word)
-    return float("nan") if value is None else float(value)
+def _value(column: Column, found: Found | None) -> float:
+    value = None if found is None else column.get(found)
+    return math.nan if value is None else value
 
 
 def _judge(claim: Claim, values: dict[str, dict[str, list[float]]]) -> Verdict:
     pairs = zip(values[claim.better][claim.column], values[claim.than][claim.column], strict=True)
-    differences = [a - b for a, b in pairs]
-    return Verdict(claim, fmean(differences), stdev(differences) if len(differences) > 1 else 0.0)
+    differences = [a - b for a, b in pairs if not math.isnan(a - b)]
+    mean = fmean(differences) if differences else math.nan
+    return Verdict(claim, mean, stdev(differences) if len(differences) > 1 else 0.0)
 
 
-def as_json_value(results: dict[str, Any]) -> dict[str, Any]:
-    """Tables and verdicts as plain data."""
+def as_json_value(results: Mapping[str, TableFound]) -> dict[str, Any]:
+    """Tables and verdicts as plain data; what was not measured is null."""
     return {
         name: {
-            "title": r["recipe"].title,
-            "values": r["values"],
+            "title": r.recipe.title,
+            "values": {
+                row: {column: [none_if_nan(v) for v in each] for column, each in columns.items()}
+                for row, columns in r.values.items()
+            },
             "claims": [
-                {**v.claim.model_dump(), "difference": v.difference, "std": v.spread, "verdict": v.word}
-                for v in r["verdicts"]
+                {**v.claim.model_dump(), "difference": none_if_nan(v.difference), "std": v.spread, "verdict": v.word}
+                for v in r.verdicts
             ],
-            "minutes": r["minutes"],
+            "minutes": r.minutes,
+            "failed": {cell: str(error) for cell, error in r.failures.items()},
         }
         for name, r in results.items()
     }
 
 
-def as_markdown(paper: str, results: dict[str, Any]) -> str:
+def as_markdown(paper: str, results: Mapping[str, TableFound]) -> str:
     """Tables and verdicts for people."""
     parts = []
     for result in results.values():
-        recipe: Recipe = result["recipe"]
-        head = ["", *recipe.columns]
-        lines = [_line(head), _line(["---", *["---:"] * len(recipe.columns)])]
-        lines += [_line([row, *(_cell(v) for v in cells.values())]) for row, cells in result["values"].items()]
-        claims = [
-            f"- {v.claim.better} > {v.claim.than} in {v.claim.column} ({v.claim.expected}): **{v.word}** "
-            f"({100 * v.difference:+.1f} ± {100 * v.spread:.1f})"
-            for v in result["verdicts"]
-        ]
-        made = f"`polyfed reproduce {paper}`, {recipe.seeds} seeds, {result['minutes']:.1f} minutes"
-        parts.append("\n".join([f"### {recipe.title}", "", recipe.note, made, "", *lines, "", *claims]))
+        recipe = result.recipe
+        claims = [f"- {v.claim.better} > {v.claim.than} in {v.claim.column} {v.in_words()}" for v in result.verdicts]
+        made = f"`polyfed reproduce {paper}`, {recipe.seeds} seeds, {result.minutes:.1f} minutes"
+        parts.append("\n".join([f"### {recipe.title}", "", recipe.note, made, "", result.table().markdown(), *claims]))
     return "\n\n".join(parts) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _cell(values: Sequence[float]) -> str:
-    if any(v != v for v in values):
-        return "–"
-    return f"{100 * fmean(values):.1f}" + (f" ± {100 * stdev(values):.1f}" if len(values) > 1 else "")

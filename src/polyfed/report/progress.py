@@ -1,10 +1,11 @@
-"""Live progress on stderr."""
+"""Live progress on stderr: a bar per run, and above it how far a comparison is."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,33 +17,86 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from polyfed.engine.rounds import Silent
+from polyfed.comparison.run import Silent, State, States
+
+SIGNS = {State.WAITING: "·", State.RUNNING: "▶", State.ELSEWHERE: "~", State.DONE: "✓", State.FAILED: "✗"}
+MOST = 24  # lines of an overview
+
+
+class Bars(Progress):
+    """Bars, and something above them."""
+
+    above: Text | None = None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """What is drawn."""
+        if self.above is not None:
+            yield self.above
+        yield from super().get_renderables()
 
 
 class Live:
-    """A bar per run with the last numbers beside it."""
+    """A bar per run with the last numbers beside it; in a comparison all its cells, and the bar of the present one."""
 
-    def __init__(self, bar: Progress):
+    def __init__(self, bar: Bars):
         self.bar, self.title = bar, "run"
         self.task: TaskID | None = None
+        self.said: set[str] = set()
 
     def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
         """Move the bar."""
         if self.task is None:
             self.task = self.bar.add_task(self.title, total=rounds, numbers="")
         self.bar.update(self.task, completed=done, numbers=in_words(numbers))
-        if done == rounds:
+        if done == rounds and self.bar.above is None:
             self.task = None
 
     def say(self, text: str) -> None:
-        """A line above the bar; it names the next bar too."""
+        """A line above the bar, what the cells of a comparison all say only once; it names the next bar too."""
         if "begins: method" in text:
-            self.title = text.split("method ", 1)[1]
+            self.title = text.split("method ", 1)[1] if self.bar.above is None else self.title
             return
-        self.bar.console.print(Text(text, style="dim"))
+        if self.bar.above is None or text not in self.said:
+            self.bar.console.print(Text(text, style="dim"))
+        self.said.add(text)
+
+    def cells(self, states: States, left: float | None) -> None:
+        """How far the cells are; the bar of one that is over goes away."""
+        self.bar.above = Text("\n".join(overview(states, left, time.time())))
+        self.title = next((cell.name for cell, state in states.items() if state is State.RUNNING), self.title)
+        if self.task is not None:
+            self.bar.remove_task(self.task)
+            self.task = None
 
 
-def in_words(numbers: dict[str, Any]) -> str:
+def overview(states: States, left: float | None, now: float) -> list[str]:
+    """A line per method and setting with a sign per seed; then how many are done, and when all will be."""
+    lines: dict[str, list[State]] = {}
+    for cell, state in states.items():
+        lines.setdefault(cell.line, []).append(state)
+    shown = lines if len(lines) <= MOST else {line: each for line, each in lines.items() if State.RUNNING in each}
+    width = max(map(len, shown), default=0)
+    made = [f"{line.ljust(width)}  {' '.join(SIGNS[state] for state in each)}" for line, each in shown.items()]
+    return [*made, f"{_counted(list(states.values()))}{_finish(left, now)}"]
+
+
+def _counted(states: list[State]) -> str:
+    words = [f"{states.count(State.DONE)} of {len(states)} cells done"]
+    for state, what in ((State.FAILED, "failed"), (State.ELSEWHERE, "with another process")):
+        if state in states:
+            words.append(f"{states.count(state)} {what}")
+    return ", ".join(words)
+
+
+def _finish(left: float | None, now: float) -> str:
+    """When all is done, by what was measured so far."""
+    if not left:
+        return ""
+    day = "" if left < 12 * 3600 else "%Y-%m-%d "
+    return f"; expected finish {time.strftime(f'{day}%H:%M:%S', time.localtime(now + left))}"
+
+
+def in_words(numbers: Mapping[str, Any]) -> str:
     """The two numbers people look for."""
     words = []
     for part in ("global", "personal"):
@@ -63,7 +117,7 @@ def live() -> Iterator[Live]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=False) as bar:
+    with Bars(*columns, console=Console(stderr=True), transient=False) as bar:
         yield Live(bar)
 
 

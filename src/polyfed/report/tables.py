@@ -1,25 +1,17 @@
-"""Tables of results: mean ± std over seeds, in the terminal, Markdown, CSV and LaTeX."""
+"""Tables of results: mean ± std over seeds, the best and the second best, and the differences to a baseline."""
 
-import csv
-import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from polyfed.comparison.folder import Found
+from polyfed.comparison.grid import word
+from polyfed.measure.paired import FEWEST_SEEDS, LEVEL, by_client, by_seed, differences
+from polyfed.report.forms import BEST, SECOND, Entry, Rows, Table
+
 PERCENT, SIZE, TIME = "percent", "bytes", "seconds"
-COLUMNS: list[tuple[str, str, Callable[[Mapping[str, Any]], float | None]]] = [
-    ("global", PERCENT, lambda s: _at(s, "global", "accuracy")),
-    ("personal", PERCENT, lambda s: _at(s, "personal", "accuracy")),
-    ("head", PERCENT, lambda s: _at(s, "personal", "head")),
-    ("mid", PERCENT, lambda s: _at(s, "personal", "mid")),
-    ("tail", PERCENT, lambda s: _at(s, "personal", "tail")),
-    ("worst 10 %", PERCENT, lambda s: _at(s, "personal", "worst10")),
-    ("bytes", SIZE, lambda s: s["bytes"]["up"] + s["bytes"]["down"]),
-    ("seconds", TIME, lambda s: s["seconds"]["total"]),
-]
-IN_LATEX = str.maketrans({"±": r"$\pm$", "–": "--", **{sign: f"\\{sign}" for sign in "%&#_$"}})
 CAPTION = (
     "global: accuracy of the one global model on the global test set; personal: mean over clients of each client's "
     "own model on its local test, after finish; head, mid, tail: mean recall of the frequent, middle and rare third "
@@ -27,74 +19,171 @@ CAPTION = (
 )
 
 
-def _at(summary: Mapping[str, Any], part: str, key: str) -> float | None:
-    numbers = summary.get(part)
-    return None if numbers is None else numbers.get(key)
+@dataclass(frozen=True)
+class Column:
+    """A number of a summary: its name, its unit, where it is; whether each client has one of its own."""
+
+    name: str
+    unit: str
+    get: Callable[[Found], float | None]
+    per_client: bool = False
 
 
-@dataclass
-class Table:
-    """Rows of cells under names; the first column is the method."""
+def at(path: str) -> Callable[[Found], float | None]:
+    """The number at a dotted place of a summary; None where there is none."""
 
-    head: list[str]
-    rows: list[list[str]]
-    numbers: list[dict[str, Any]]
+    def get(found: Found) -> float | None:
+        value: Any = found.summary
+        for key in path.split("."):
+            value = None if value is None else value.get(key)
+        return value
 
-    def text(self) -> str:
-        """For a terminal or a text file."""
-        widths = [max(len(r[i]) for r in [self.head, *self.rows]) for i in range(len(self.head))]
-
-        def line(cells: Sequence[str]) -> str:
-            first = cells[0].ljust(widths[0])
-            return "  ".join([first, *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))]).rstrip()
-
-        return "\n".join([line(self.head), "  ".join("-" * w for w in widths), *map(line, self.rows)]) + "\n"
-
-    def markdown(self) -> str:
-        """For a README."""
-        rule = ["---", *["---:"] * (len(self.head) - 1)]
-        return "\n".join("| " + " | ".join(cells) + " |" for cells in [self.head, rule, *self.rows]) + "\n"
-
-    def csv(self) -> str:
-        """For a spreadsheet: plain numbers, mean and std in columns of their own."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(self.numbers[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.numbers)
-        return text.getvalue()
-
-    def latex(self) -> str:
-        """For a paper."""
-        lines = [" & ".join(cell.translate(IN_LATEX) for cell in cells) + r" \\" for cells in [self.head, *self.rows]]
-        body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
-        return f"\\begin{{tabular}}{{l{'r' * (len(self.head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
+    return get
 
 
-def comparison_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per method, over its seeds."""
-    by_method: dict[str, list[Mapping[str, Any]]] = {}
-    for summary in summaries:
-        by_method.setdefault(summary["method"], []).append(summary)
-    rows, numbers = [], []
-    for method, runs in by_method.items():
-        cells, plain = [method], {"method": method, "seeds": len(runs)}
-        for name, unit, get in COLUMNS:
-            values = [v for v in map(get, runs) if v is not None]
-            cells.append(_cell(values, unit))
-            plain[f"{name} mean"] = fmean(values) if values else ""
-            plain[f"{name} std"] = stdev(values) if len(values) > 1 else ""
-        rows.append(cells)
-        numbers.append(plain)
-    return Table(["method", *(name for name, _, _ in COLUMNS)], rows, numbers)
+COLUMNS = (
+    Column("global", PERCENT, at("global.accuracy")),
+    Column("personal", PERCENT, at("personal.accuracy"), per_client=True),
+    Column("head", PERCENT, at("personal.head")),
+    Column("mid", PERCENT, at("personal.mid")),
+    Column("tail", PERCENT, at("personal.tail")),
+    Column("worst 10 %", PERCENT, at("personal.worst10")),
+    Column("bytes", SIZE, lambda found: found.summary["bytes"]["up"] + found.summary["bytes"]["down"]),
+    Column("seconds", TIME, at("seconds.total")),
+)
 
 
-def _cell(values: Sequence[float], unit: str) -> str:
-    if not values:
-        return "–"
-    mean, spread = fmean(values), stdev(values) if len(values) > 1 else math.nan
-    if unit == PERCENT:
-        return f"{100 * mean:.1f}" + ("" if math.isnan(spread) else f" ± {100 * spread:.1f}")
-    return size(mean) if unit == SIZE else f"{mean:.1f}"
+@dataclass(frozen=True)
+class Score:
+    """A column of a row over its seeds; against the baseline: the difference, p, in how many seeds clients agree."""
+
+    values: Mapping[int, float]
+    delta: float | None = None
+    p: float | None = None
+    clients: tuple[int, int] | None = None
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return fmean(self.values.values())
+
+    @property
+    def std(self) -> float | None:
+        """Over seeds."""
+        return stdev(self.values.values()) if len(self.values) > 1 else None
+
+    def text(self, unit: str) -> str:
+        """For people."""
+        if not self.values:
+            return "–"
+        if unit == PERCENT:
+            return f"{100 * self.mean:.1f}" + ("" if self.std is None else f" ± {100 * self.std:.1f}")
+        return size(self.mean) if unit == SIZE else f"{self.mean:.1f}"
+
+    @property
+    def beside(self) -> str:
+        """What is said against the baseline."""
+        if self.delta is None:
+            return ""
+        star = "*" if self.p is not None and self.p < LEVEL else ""
+        dagger = f" †{self.clients[0]}/{self.clients[1]}" if self.clients and self.clients[0] else ""
+        return f"({round(100 * self.delta, 1) + 0.0:+.1f}{star}{dagger})"
+
+
+def comparison_table(
+    found: Sequence[Found], baseline: str | None = None, columns: Sequence[Column] = COLUMNS, notes: Sequence[str] = ()
+) -> Table:
+    """A row per method and setting, over its seeds; against a baseline if there is one."""
+    groups: dict[tuple[str, ...], dict[str, list[Found]]] = {}
+    for one in found:
+        rows = groups.setdefault(tuple(word(value) for value in one.setting.values()), {})
+        rows.setdefault(one.row, []).append(one)
+    keys = list(found[0].setting) if found else []
+    table = Table(["method", *keys, *(column.name for column in columns)], 1 + len(keys), [], [])
+    everything: list[Score] = []
+    for setting, rows in groups.items():
+        base = rows.get(baseline or "", [])
+        scores = {row: [_score(column, runs, base) for column in columns] for row, runs in rows.items()}
+        table.groups.append(_entries(scores, setting, columns))
+        for row, runs in rows.items():
+            labels = {"method": row, **dict(zip(keys, setting, strict=True)), "seeds": len(runs)}
+            table.numbers.append(labels | _numbers(scores[row], columns, baseline is not None))
+            everything += scores[row]
+    table.legend = [*_legend(baseline, everything), *notes]
+    return table
+
+
+def _score(column: Column, runs: Sequence[Found], base: Sequence[Found]) -> Score:
+    ours, theirs = ({one.seed: v for one in each if (v := column.get(one)) is not None} for each in (runs, base))
+    pairs = differences(ours, theirs)
+    if column.unit != PERCENT or runs is base or not pairs:
+        return Score(ours)
+    delta = fmean(pairs)
+    return Score(ours, delta, by_seed(ours, theirs), _agreeing(runs, base, delta) if column.per_client else None)
+
+
+def _agreeing(runs: Sequence[Found], base: Sequence[Found], delta: float) -> tuple[int, int] | None:
+    """In how many of the seeds the clients differ, by themselves, as the mean does."""
+    theirs = {one.seed: one.clients for one in base}
+    tests = [test for one in runs if (test := by_client(one.clients, theirs.get(one.seed, {})))]
+    agreeing = [mean for mean, p in tests if p < LEVEL and mean * delta > 0]
+    return (len(agreeing), len(tests)) if tests else None
+
+
+def _entries(scores: Mapping[str, list[Score]], setting: Sequence[str], columns: Sequence[Column]) -> Rows:
+    """The rows of one setting, ranked against each other."""
+    ranks = [_ranks([row[place] for row in scores.values()], column) for place, column in enumerate(columns)]
+    made = []
+    for number, (row, each) in enumerate(scores.items()):
+        cells = [
+            Entry(score.text(column.unit), rank[number], score.beside)
+            for score, column, rank in zip(each, columns, ranks, strict=True)
+        ]
+        made.append([Entry(row), *map(Entry, setting), *cells])
+    return made
+
+
+def _ranks(scores: Sequence[Score], column: Column) -> list[str]:
+    """Best, and second where another comes behind, by the number that is shown; who lacks a seed is not ranked."""
+    seeds = max(len(score.values) for score in scores)
+    shown = [round(100 * s.mean, 1) if s.values and len(s.values) == seeds else None for s in scores]
+    order = sorted({value for value in shown if value is not None}, reverse=True)
+    if column.unit != PERCENT or len(order) < 2:
+        return [""] * len(scores)
+    second = order[1] if len(order) > 2 else None
+    return [BEST if v == order[0] else SECOND if v is not None and v == second else "" for v in shown]
+
+
+def _numbers(scores: Sequence[Score], columns: Sequence[Column], against: bool) -> dict[str, Any]:
+    """Plain numbers for a spreadsheet; what is missing stays empty."""
+    made: dict[str, Any] = {}
+    for score, column in zip(scores, columns, strict=True):
+        made[f"{column.name} mean"] = score.mean if score.values else ""
+        made[f"{column.name} std"] = "" if score.std is None else score.std
+        if against and column.unit == PERCENT:
+            made[f"{column.name} delta"] = "" if score.delta is None else score.delta
+            made[f"{column.name} p"] = "" if score.p is None else score.p
+            if column.per_client:
+                made[f"{column.name} seeds whose clients agree"] = score.clients[0] if score.clients else ""
+    return made
+
+
+def _legend(baseline: str | None, scores: Iterable[Score]) -> list[str]:
+    """What the marks mean, for those that are there."""
+    set_against = [score for score in scores if score.delta is not None]
+    if baseline is None or not set_against:
+        return [] if baseline is None else [f"there is nothing to set against {baseline} yet"]
+    lines = [f"(+x): difference to {baseline}, mean over seeds"]
+    if all(score.p is None for score in set_against):
+        lines[0] += f"; tested from {FEWEST_SEEDS} seeds on"
+    else:
+        lines.append(f"*: p < {LEVEL:g} in a t-test paired by seed, two-sided, not corrected for the number of tests")
+    if any("†" in score.beside for score in set_against):
+        lines.append(
+            "†k/n: in k of n seeds the clients differ as the mean does (Wilcoxon's signed ranks, paired by client in "
+            f"that seed, p < {LEVEL:g}); descriptive, since the clients of a seed train together"
+        )
+    return lines
 
 
 def size(count: float) -> str:

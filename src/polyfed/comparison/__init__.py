@@ -1,0 +1,1 @@
+"""Comparisons: a grid of runs as data, its directory, and running it."""

@@ -1,0 +1,130 @@
+"""A comparison directory: its grid in comparison.yaml, a run per cell, its tables. Nothing else is needed to go on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyfed.comparison.grid import Cell, Grid, experiment, make_grid
+from polyfed.config import Tree, make_config, merge, read_config, write_yaml
+from polyfed.engine.folder import RunFolder, alone, claim
+from polyfed.engine.memory import write_file
+from polyfed.errors import DataError, UsageError
+from polyfed.measure.metrics import accuracy
+
+FILE = "comparison.yaml"
+FORMS = {"markdown": "md", "csv": "csv", "latex": "tex", "text": "txt"}
+OURS = {FILE, "lock", *(f"table.{ending}" for ending in FORMS.values())}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one cell achieved: where it stands, its summary, and each client's own accuracy where it is asked for."""
+
+    row: str
+    seed: int
+    summary: Mapping[str, Any]
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    clients: Mapping[int, float] = field(default_factory=dict)
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether a directory holds a comparison."""
+    return (path / FILE).is_file()
+
+
+class ComparisonFolder:
+    """A grid and the directory its runs are in."""
+
+    def __init__(self, path: Path, grid: Grid):
+        self.path, self.grid = path, grid
+
+    @staticmethod
+    def open(grid: Grid, path: Path | None, grows: bool = False) -> "ComparisonFolder":
+        """A new one, or one that was begun with the same grid; one that grows may have lost and won other cells."""
+        if path is None:
+            path = claim(None, f"compare-{grid.cells[0].config.data.name}")
+        elif not is_comparison(path) and _strangers(path, grid) and not grows:
+            raise UsageError(f"'{path}' exists and is not empty; a comparison never overwrites: give another --out")
+        folder = ComparisonFolder(path, grid)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with folder.alone():
+                folder._agree(grows)
+        except OSError as error:
+            raise UsageError(f"cannot write to '{path}': {error.strerror}") from None
+        return folder
+
+    @staticmethod
+    def existing(path: Path, given: Tree | None = None) -> "ComparisonFolder":
+        """One that is there; Python objects it was made with are given again."""
+        if not is_comparison(path):
+            raise DataError(f"'{path}' is not a comparison: it has no {FILE}")
+        try:
+            return ComparisonFolder(path, make_grid(merge(read_config(path / FILE), given or {})))
+        except UsageError as error:
+            raise DataError(f"the comparison at '{path}' cannot be used here: {FILE}: {error}") from None
+
+    def _agree(self, grows: bool) -> None:
+        """The grid is written down; one that is written already must be the same."""
+        if is_comparison(self.path) and not grows:
+            theirs = ComparisonFolder.existing(self.path).grid
+            if not self.grid.same_as(theirs):
+                keys = [k for k in {**theirs.tree, **self.grid.tree} if theirs.tree.get(k) != self.grid.tree.get(k)]
+                differ = f"{', '.join(keys)} differ{'s' if len(keys) == 1 else ''}"
+                raise UsageError(f"'{self.path}' holds another comparison ({differ}); give another --out")
+        else:
+            write_file(self.path / FILE, write_yaml(self.grid.tree).encode())
+
+    def alone(self) -> Any:
+        """For the moment in which a file or a cell comes into being; others wait for it."""
+        return alone(self.path, f"the comparison at '{self.path}'", patient=True)
+
+    def run(self, cell: Cell) -> RunFolder:
+        """Where a cell runs; there may be nothing yet."""
+        return RunFolder(self.path / cell.name)
+
+    def begin(self, cell: Cell) -> RunFolder:
+        """A cell's run: a new one, or one that was begun with the same config."""
+        run = self.run(cell)
+        with self.alone():
+            if not run.config.exists():
+                run.path.mkdir(exist_ok=True)
+                run.begin(cell.config)
+        if experiment(make_config(run.tree())) != experiment(cell.config):
+            raise DataError(f"'{run.path}' was begun with another config; give another --out")
+        return run
+
+    def results(self) -> dict[Cell, dict[str, Any]]:
+        """The summaries of the finished cells."""
+        found = {cell: self.run(cell).result() for cell in self.grid.cells}
+        return {cell: summary for cell, summary in found.items() if summary is not None}
+
+    def found(self, clients: bool = False) -> list[Found]:
+        """What the finished cells achieved; with each client's own accuracy if asked."""
+        return [
+            Found(cell.row, cell.seed, summary, cell.setting, accuracies(self.run(cell)) if clients else {})
+            for cell, summary in self.results().items()
+        ]
+
+
+def accuracies(run: RunFolder) -> dict[int, float]:
+    """The accuracy of each participant's own model after finish, where it has test samples."""
+    try:
+        with np.load(run.path / "counts.npz", allow_pickle=False) as file:
+            tables = dict(zip(file["final_personal_clients"].tolist(), file["final_personal"], strict=True))
+    except (OSError, ValueError, KeyError):
+        return {}
+    return {client: accuracy(table) for client, table in tables.items() if table.sum()}
+
+
+def _strangers(path: Path, grid: Grid) -> list[str]:
+    """What lies in a directory and is no part of a comparison of this grid."""
+    if not path.exists():
+        return []
+    if not path.is_dir():
+        return [path.name]
+    ours = OURS | {cell.name for cell in grid.cells}
+    return [entry.name for entry in path.iterdir() if entry.name not in ours]
