@@ -85,7 +85,7 @@ class Bundle:
             shared = one.untyped_storage().data_ptr() in storages  # the format refuses tensors that share memory
             tensors[name] = one.clone() if shared else one
             storages.add(one.untyped_storage().data_ptr())
-        return save_tensors(tensors, metadata={"numbers": json.dumps(_only_numbers(self.numbers()))})
+        return save_tensors(tensors, metadata={"numbers": json.dumps(only_numbers(self.numbers()))})
 
     @classmethod
     def decode(cls, blob: bytes, layout: Layout | None = None) -> Self:
@@ -104,7 +104,7 @@ def _values(blob: bytes, layout: Layout | None) -> dict[str, Any]:
     """What a blob holds, by name; whatever is wrong with it raises one of a few errors."""
     length = int.from_bytes(blob[:8], "little")
     header = json.loads(blob[8 : 8 + length])
-    values: dict[str, Any] = _only_numbers(dict(json.loads(header["__metadata__"]["numbers"])))
+    values: dict[str, Any] = only_numbers(dict(json.loads(header["__metadata__"]["numbers"])))
     tensors = load_tensors(blob)
     for name, tensor in tensors.items():
         stem, _, what = name.partition("#")
@@ -118,7 +118,8 @@ def _values(blob: bytes, layout: Layout | None) -> dict[str, Any]:
     return values
 
 
-def _only_numbers(values: dict[str, Any]) -> dict[str, Any]:
+def only_numbers(values: dict[str, Any]) -> dict[str, Any]:
+    """These values, if every one is a number."""
     strange = [name for name, value in values.items() if not isinstance(value, int | float)]
     if strange:
         raise TypeError(f"'{strange[0]}' is neither a tensor nor a number: {values[strange[0]]!r:.80}")

@@ -128,6 +128,10 @@ class Layout:
         """How many numbers a slice holds."""
         return sum(stop - start for start, stop in self.ranges(part, integers))
 
+    def is_whole(self, part: Slice) -> bool:
+        """Whether a slice is the whole model."""
+        return self.length(part) == self.size and self.length(part, integers=True) == self.n_integers
+
     def digest(self) -> str:
         """Names, shapes and order as one hash: two sites with another layout cannot exchange vectors."""
         text = ";".join(f"{e.name}:{e.shape}:{e.kind}" for e in self.entries)

@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from polyfed.config import Config, Tree, make_config
 from polyfed.engine.base import Crew, Engine, engine
+from polyfed.engine.channel import Channel, channels
 from polyfed.engine.memory import MemoryStore
 from polyfed.engine.work import Job, Outcome, World, sentence
 from polyfed.message import Message
@@ -117,27 +118,44 @@ def greet(world: World) -> Iterator[Outcome]:
 
 
 class Worker:
-    """One process and the pipe to it."""
+    """One process and the channel to it."""
 
     def __init__(self, others: Sequence["Worker"]):
         context = multiprocessing.get_context("fork")
-        self.pipe, theirs = context.Pipe()
-        inherited = [w.pipe for w in others] + [self.pipe]
-        self.process = context.Process(target=serve, args=(theirs, inherited, os.getpid()), daemon=True)
+        self.channel, theirs = channels(context)
+        inherited = [w.channel for w in others]
+        self.process = context.Process(target=serve, args=(theirs, self.pipe, inherited, os.getpid()), daemon=True)
         with warnings.catch_warnings():  # forking beside our own progress thread is safe: workers never print
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process.start()
-        theirs.close()
+        theirs.pipe.close()
         self.job: Job | None = None
 
-    def send(self, what: str, content: Any) -> None:
-        """Hand over an order; a dead worker is found when its answer is awaited."""
+    @property
+    def pipe(self) -> Connection:
+        """Where its answers are awaited."""
+        return self.channel.pipe
+
+    def begin(self, tree: Tree) -> None:
+        """A run begins; a dead worker is found when its answer is awaited."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.pipe.send((what, content))
+            self.channel.send(tree)
+
+    def do(self, job: Job, blob: bytes | None) -> None:
+        """Hand over a job and the memory it starts from."""
+        self.job = job
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.channel.send(replace(job, down=Message()), job.down, blob)
+
+    def answer(self) -> Outcome:
+        """What it made of the job."""
+        self.job = None
+        outcome, outcome.up, outcome.memory = self.channel.receive()
+        return outcome
 
     def end(self) -> None:
         """Kill it."""
-        self.pipe.close()
+        self.channel.close()
         self.process.kill()
         self.process.join()
 
@@ -156,7 +174,7 @@ class Workers:
             for _ in range(self.count):
                 self.workers.append(Worker(self.workers))
         for worker in self.workers:
-            worker.send("begin", self.tree)
+            worker.begin(self.tree)
 
     def hello(self) -> Iterator[Outcome]:
         """Asked in this process: the workers' worlds are the same."""
@@ -196,16 +214,16 @@ class Workers:
     def _hand_out(self, waiting: deque[Job], tries: dict[int, int]) -> None:
         for worker in self.workers:
             if worker.job is None and waiting:
-                worker.job = job = waiting.popleft()
+                job = waiting.popleft()
                 tries[job.client] += 1
-                worker.send("job", (job, self.store.get(job.client, job.version)))
+                worker.do(job, self.store.get(job.client, job.version))
 
     def _answer(self, worker: Worker, waiting: deque[Job], tries: dict[int, int]) -> Outcome | None:
         """A worker's outcome; if it died, it is replaced and its job waits again, or has failed."""
-        job, worker.job = worker.job, None
+        job = worker.job
         assert job is not None
         try:
-            return worker.pipe.recv()
+            return worker.answer()
         except (EOFError, OSError):  # OSError: it died in the middle of its answer
             self._replace(worker)
         if tries[job.client] < TRIES:
@@ -217,7 +235,7 @@ class Workers:
         at = self.workers.index(worker)
         worker.end()
         self.workers[at] = Worker([w for w in self.workers if w is not worker])
-        self.workers[at].send("begin", self.tree)
+        self.workers[at].begin(self.tree)
 
     def _give_up(self, waiting: deque[Job]) -> Iterator[Outcome]:
         """Whoever is not back by the deadline is lost to the round."""
@@ -232,10 +250,11 @@ class Workers:
             self._replace(worker)
 
 
-def serve(pipe: Connection, inherited: list[Connection], parent: int) -> None:
+def serve(channel: Channel, other_end: Connection, inherited: list[Channel], parent: int) -> None:
     """A worker's life: build the world it is told to, do jobs, end with its parent however that dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    other_end.close()
     for other in inherited:
         other.close()
     threading.Thread(target=follow, args=(parent,), daemon=True).start()
@@ -245,20 +264,20 @@ def serve(pipe: Connection, inherited: list[Connection], parent: int) -> None:
     with threadpool_limits(1):
         while True:
             try:
-                what, content = pipe.recv()
+                order, down, blob = channel.receive()
             except (EOFError, OSError):
                 os._exit(0)
-            if what == "begin":
-                world, failure = _settle(content)
+            if not isinstance(order, Job):
+                world, failure = _settle(order)
                 continue
-            job, blob = content
+            job = replace(order, down=down)
             outcome = world.do(job, blob) if world else Outcome(job.client, error=failure)
             try:
-                pipe.send(outcome)
+                channel.send(replace(outcome, up=Message(), memory=None), outcome.up, outcome.memory)
             except OSError:  # nobody listens any more
                 os._exit(0)
             except Exception as error:  # nothing of it was sent
-                pipe.send(unsendable(outcome, error))
+                channel.send(unsendable(outcome, error))
 
 
 def _settle(tree: dict[str, Any]) -> tuple[World | None, str]:

@@ -19,7 +19,7 @@ from polyfed.measure.counts import confusion, confusions
 from polyfed.message import Bundle, Memory, Message, digest_of
 from polyfed.methods.base import Client, Method, Task
 from polyfed.models.base import Net
-from polyfed.params import Params, nothing
+from polyfed.params import Params, Slice, nothing
 from polyfed.parts.resident import Resident
 
 Kind = Literal["hello", "train", "evaluate", "finish"]
@@ -187,39 +187,39 @@ class World:
     def client(self, job: Job, blob: bytes | None) -> Client:
         """Load what is shared from the message and what is personal from the memory."""
         resident = self.resident
-        resident.reset()
-        data: ClientData = self.federation.clients[job.client]
         memory = Memory() if blob is None else Memory.decode(blob, resident.layout)
-        return self._loaded(job, data, memory)
+        data: ClientData = self.federation.clients[job.client]
+        received = self._loaded(job.down, memory)
+        augment = self._augment_for(job) if job.kind in ("train", "finish") else None
+        return Client(job.client, resident, self.task, job.round, data.train, data.counts, received, memory, augment)
 
-    def _loaded(self, job: Job, data: ClientData, memory: Memory) -> Client:
-        resident, kept = self.resident, self.method.kept
-        if "personal" in memory:
-            resident.params.put(kept, memory["personal"], memory["personal.integers"])
-        received = self._received(job.down, resident.params)
-        if "w" in received and isinstance(received["w"], Params):
-            resident.params.set(received.w)
-        return Client(
-            job.client,
-            resident,
-            self.task,
-            job.round,
-            data.train,
-            data.counts,
-            received,
-            memory,
-            self._augment_for(job) if job.kind in ("train", "finish") else None,
-        )
-
-    def _received(self, down: Message, own: Params) -> Bundle:
-        """A message as a client reads it: a slice of the model becomes a whole one, with the client's own around it."""
+    def _loaded(self, down: Message, memory: Memory) -> Bundle:
+        """The resident model as the client has it, and its message as it reads it: a slice becomes a whole model."""
+        resident, parts = self.resident, {n: f.part for n, f in self.method.wire().down.items() if f.part and n in down}
         received = Bundle(**dict(down.items()))
-        for name, entry in self.method.wire().down.items():
-            if entry.part is not None and name in down:
-                whole = own.copy()
-                whole.put(entry.part, down[name], down.get(f"{name}.integers", own.integers[:0]))
-                received[name] = whole
+        whole = {n: self._as_it_is(n, down) for n, part in parts.items() if resident.layout.is_whole(part)}
+        resident.reset(whole.get("w"))
+        if "personal" in memory:
+            resident.params.put(self.method.kept, memory["personal"], memory["personal.integers"])
+        for name, part in parts.items():
+            received[name] = whole[name] if name in whole else self._around(name, part, down)
+        if "w" in parts and "w" not in whole:
+            resident.params.set(received.w)
         return received
+
+    def _as_it_is(self, name: str, down: Message) -> Params:
+        """A whole model in a message, not copied: work reads what it received and writes elsewhere."""
+        own = self.resident.initial
+        made = Params(own.layout, down[name], down.get(f"{name}.integers", own.integers[:0]))
+        if (made.flat.shape, made.integers.shape) != (own.flat.shape, own.integers.shape):
+            raise ValueError(f"'{name}' is a model of another layout")
+        return made
+
+    def _around(self, name: str, part: Slice, down: Message) -> Params:
+        """A slice in a message, with the client's own around it."""
+        whole = self.resident.params.copy()
+        whole.put(part, down[name], down.get(f"{name}.integers", whole.integers[:0]))
+        return whole
 
     def _augment_for(self, job: Job) -> Callable[[Tensor], Tensor] | None:
         if self.augment is None:

@@ -106,9 +106,9 @@ class Resident:
         self._spare: list[Net] = []
         self._lent: list[Net] = []
 
-    def reset(self) -> None:
-        """Back to a clean start for the next work: initial values, no mask, no frozen copies, nothing from before."""
-        self.params.set(self.initial)
+    def reset(self, start: Params | None = None) -> None:
+        """A clean start for the next work: initial values or these, no mask, no frozen copies, nothing from before."""
+        self.params.set(self.initial if start is None else start)
         self._spare.extend(self._lent)
         self._lent.clear()
         for module in self.model.modules():
