@@ -1,5 +1,6 @@
 """What every upload passes before it may touch the global model: declared keys, shapes, finite, and not too long."""
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -14,6 +15,7 @@ class Gate:
 
     def __init__(self, wire: Wire, layout: Layout, dims: Mapping[str, int], norm: float):
         self.wire, self.layout, self.dims, self.norm = wire, layout, dims, norm
+        self._last: tuple[Tensor, float] | None = None
 
     def reason(self, up: Message, down: Message) -> tuple[str, str] | None:
         """Why this upload is rejected, as (kind, sentence), or None."""
@@ -71,18 +73,39 @@ class Gate:
 
     def _content(self, name: str, field: Field, up: Message, down: Message) -> tuple[str, str] | None:
         value = up[name]
-        finite = torch.isfinite(torch.as_tensor(value)).all() if field.kind != "integer" else True
-        if not finite:
-            return "nonfinite", f"'{name}' holds NaN or infinite values"
-        if field.against is None:
+        if field.kind == "integer":
             return None
-        sent = down[field.against].double().reshape(-1, max(value.numel(), 1))  # several models: the nearest counts
-        lengths = (value.double().reshape(1, -1) - sent).norm(dim=1)
-        nearest = int(lengths.argmin())
-        length, limit = float(lengths[nearest]), self.norm * (float(sent[nearest].norm()) or 1.0)
+        if field.kind == "number" or field.against is None:
+            return None if _finite(torch.as_tensor(value)) else _nonfinite(name)
+        sent = down[field.against].reshape(-1, max(value.numel(), 1))  # several models: the nearest counts
+        length, nearest = min((_length(value.reshape(-1) - row), k) for k, row in enumerate(sent))
+        if not math.isfinite(length):
+            if not torch.isfinite(value).all():
+                return _nonfinite(name)
+            length, nearest = min((_length(value.reshape(-1).double() - row), k) for k, row in enumerate(sent))
+        limit = self.norm * (self._sent_length(sent[nearest]) or 1.0)
         if length > limit:
             return "norm", f"the update of '{name}' is {length:.3g} long, more than gate.norm allows ({limit:.3g})"
         return None
+
+    def _sent_length(self, sent: Tensor) -> float:
+        """The length of a model that was sent; many clients get the same one."""
+        if self._last is None or self._last[0].data_ptr() != sent.data_ptr():
+            self._last = sent, _length(sent)
+        return self._last[1]
+
+
+def _nonfinite(name: str) -> tuple[str, str]:
+    return "nonfinite", f"'{name}' holds NaN or infinite values"
+
+
+def _length(vector: Tensor) -> float:
+    return float(torch.linalg.vector_norm(vector))
+
+
+def _finite(value: Tensor) -> bool:
+    """Whether every value is finite: the length tells at once, unless it overflows."""
+    return math.isfinite(_length(value.float())) or bool(torch.isfinite(value).all())
 
 
 def _is_number(value: object) -> bool:
