@@ -1,0 +1,99 @@
+"""What is measured, as data. A cell is a piece of work that several sides do in one run."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Tree = dict[str, Any]
+Kind = Literal["speed", "frozen", "scale", "server", "records"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of a table."""
+
+    name: str
+    kind: Kind
+    work: Tree
+    starred: bool = False  # part of the short run
+    repeats: int = 3
+    quick: bool = False  # tiny: no result
+
+
+SPLIT = {"partition": "dirichlet", "alpha": 0.5, "clients": 100, "test": "none"}
+FASHION: Tree = {"data": {"name": "fashion-mnist"}, "split": SPLIT}
+
+# measured rounds, so that a measurement takes some seconds: {model: {(batch, participation): rounds}}
+ROUNDS: dict[str, dict[tuple[int, float], int]] = {
+    "mlp": {(64, 1.0): 6, (10, 1.0): 2, (64, 0.1): 40, (10, 0.1): 16},
+    "lenet": {(64, 1.0): 2, (10, 1.0): 1, (64, 0.1): 20, (10, 0.1): 10},
+    "cnn": {(64, 1.0): 1, (10, 1.0): 1, (64, 0.1): 6, (10, 0.1): 4},
+}
+
+
+def _speed(name: str, base: Tree, batch: int, participation: float, rounds: int, starred: bool = False) -> Cell:
+    train = {"lr": 0.01, "batch": batch, "epochs": 1}
+    tree = {"method": "fedavg", **base, "train": train, "participation": participation}
+    return Cell(f"{name} b{batch} p{participation:g}", "speed", {"tree": tree, "rounds": rounds}, starred)
+
+
+def _frozen(method: str, phase: str, own: Tree, job: str, epochs: float = 1) -> Cell:
+    tree = {"method": {"name": method, **own}, **FASHION, "model": "cnn"}
+    tree["train"] = {"lr": 0.01, "batch": 64, "epochs": epochs}
+    return Cell(f"{method} {phase}", "frozen", {"tree": tree, "job": job, "clients": 6})
+
+
+def _scale(method: str) -> Cell:
+    tree = {"method": method, "data": FASHION["data"], "model": "lenet", "train": {"lr": 0.01, "batch": 20}}
+    work = {"tree": tree, "samples": 60, "per_round": 100, "rounds": 8, "small": 200, "large": 10_000, "ram": 1 << 24}
+    return Cell(f"{method} 10 000 clients", "scale", work, repeats=2)
+
+
+def _server(what: str, copies: int) -> Cell:
+    work = {"what": what, "uploads": 1000, "width": 1.881, "copies": copies}  # on digits, a million parameters
+    return Cell(f"{what}, 1000 uploads", "server", work, repeats=1)
+
+
+SPEED = [
+    *(
+        _speed(f"fashion-mnist {model}", {**FASHION, "model": model}, *setting, rounds, starred=setting == (64, 1.0))
+        for model, settings in ROUNDS.items()
+        for setting, rounds in settings.items()
+    ),
+    _speed(
+        "cifar10 resnet8",
+        {"data": {"name": "cifar10", "limit": 200}, "split": SPLIT, "model": {"name": "resnet8", "width": 1}},
+        64,
+        1.0,
+        4,
+    ),
+    _speed("uci-har har-cnn", {"data": {"name": "uci-har"}, "split": SPLIT, "model": "har-cnn"}, 64, 1.0, 8),
+]
+FROZEN = [
+    _frozen("fedrep", "head", {"head_epochs": 5}, "train"),
+    _frozen("fedcrc", "stages 2 and 3", {"epochs": [1, 5, 5]}, "train"),
+    _frozen("ecl", "phase two", {"phase2_epochs": 10}, "finish"),
+    _frozen("creff", "class gradients", {}, "train"),
+    _frozen("mupfl", "class gradients (PKCF)", {"bavd": False}, "train"),
+]
+SCALE = [_scale(method) for method in ("fedavg", "fedper", "map")]
+SERVER = [_server("average", 3), _server("acmu", 9), _server("distfl", 4)]
+RECORDS = [Cell("progress and records", "records", {**SPEED[0].work, "rounds": 4})]
+CELLS = [*SPEED, *FROZEN, *SCALE, *SERVER, *RECORDS]
+
+
+def small(cell: Cell) -> Cell:
+    """The same cell at a size that takes a moment: for trying the machinery, not for numbers."""
+    work = dict(cell.work)
+    if "tree" in work:
+        tree = work["tree"] = dict(work["tree"])
+        tree["data"] = {**tree["data"], "limit": 40}
+        if "split" in tree:
+            tree["split"] = {**tree["split"], "clients": 20}
+    least = {"rounds": 1, "clients": 2, "per_round": 10, "small": 20, "large": 100, "uploads": 20, "width": 0.2}
+    return replace(cell, work=work | {key: value for key, value in least.items() if key in work}, repeats=1, quick=True)
+
+
+def chosen(full: bool, quick: bool) -> list[Cell]:
+    """The cells of a run."""
+    cells = [cell for cell in CELLS if full or cell.starred]
+    return [small(cell) for cell in cells] if quick else cells

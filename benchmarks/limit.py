@@ -1,0 +1,151 @@
+"""The limit: a bare hand-written PyTorch loop over batches that lie ready in memory; nothing is sent, merged or kept.
+
+It runs as several processes with one thread or as one with several, with convolutions in either memory format:
+`--calibrate` finds which is fastest for a task. A round is over when its slowest process is.
+"""
+
+import argparse
+import json
+import multiprocessing
+import time
+from multiprocessing.connection import Connection
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from benchmarks.layout import Layout, layouts
+from benchmarks.nets import build, formatted
+from benchmarks.task import Task
+
+Rows = list[tuple[np.ndarray, np.ndarray]]
+CALIBRATION = 1.0  # seconds for each layout, twice
+
+
+def batches_of(
+    rows: tuple[np.ndarray, np.ndarray], size: int, channels_last: bool, normed: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """A client's batches; BatchNorm learns nothing from a lone sample, so polyfed leaves such a batch out."""
+    x, y = (torch.from_numpy(part) for part in rows)
+    batches = zip(formatted(x, channels_last).split(size), y.split(size), strict=True)
+    return [batch for batch in batches if len(batch[1]) > 1 or len(y) == 1 or not normed]
+
+
+class Loop:
+    """One process's bare loop: a model, where it starts, and its clients' batches."""
+
+    def __init__(self, task: Task, rows: Rows, mine: set[int], layout: Layout):
+        torch.set_num_threads(layout.threads)
+        torch.manual_seed(0)
+        self.net = build(task.model, task.shape, task.classes, layout.channels_last)
+        self.weights = list(self.net.parameters())
+        self.start = [w.detach().clone() for w in self.weights]
+        self.lr, self.epochs = task.lr, task.epochs
+        normed = any(isinstance(module, _BatchNorm) for module in self.net.modules())
+        self.batches = {k: batches_of(rows[k], task.batch, layout.channels_last, normed) for k in mine}
+
+    def train(self, client: int) -> int:
+        """A client's epochs from the common start; how many samples that were."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.weights, self.start)
+        for _ in range(self.epochs):
+            for x, y in self.batches[client]:
+                loss = F.cross_entropy(self.net(x), y)
+                slopes = torch.autograd.grad(loss, self.weights)
+                with torch.no_grad():
+                    torch._foreach_add_(self.weights, slopes, alpha=-self.lr)
+        return self.epochs * sum(len(y) for _, y in self.batches[client])
+
+
+def packed(clients: list[int], sizes: list[int], processes: int) -> list[list[int]]:
+    """Longest first, each to the process with least to do."""
+    shares: list[list[int]] = [[] for _ in range(processes)]
+    for client in sorted(clients, key=lambda k: -sizes[k]):
+        min(shares, key=lambda share: sum(sizes[k] for k in share)).append(client)
+    return shares
+
+
+def whole(task: Task, layout: Layout) -> dict[str, float]:
+    """All measured rounds."""
+    shares = [packed(chosen, task.sizes(), layout.processes) for chosen in task.selected[1:]]
+    answers = _together(_rounds, task, layout, [[r[i] for r in shares] for i in range(layout.processes)])
+    seconds = np.array([seconds for _, seconds in answers]).max(axis=0).sum()
+    return {"samples": sum(samples for samples, _ in answers), "seconds": float(seconds)}
+
+
+def _rounds(loop: Loop, mine: list[list[int]]) -> tuple[int, list[float]]:
+    """Samples, and seconds by round."""
+    samples, seconds = 0, []
+    for clients in mine:
+        started = time.perf_counter()
+        samples += sum(loop.train(client) for client in clients)
+        seconds.append(time.perf_counter() - started)
+    return samples, seconds
+
+
+def calibrated(task: Task) -> dict[str, float]:
+    """Samples per second of every layout in a moment of work, the better of two, and none always first."""
+    ways = layouts(images=len(task.shape) == 3)
+    rates: dict[str, float] = {}
+    for layout in [*ways, *reversed(ways)]:
+        shares = packed(task.selected[0], task.sizes(), layout.processes)
+        rate = sum(_together(_moment, task, layout, [[share] for share in shares]))
+        rates[str(layout)] = max(rates.get(str(layout), 0.0), rate)
+    return rates
+
+
+def _moment(loop: Loop, mine: list[list[int]]) -> float:
+    """Samples per second for a short while."""
+    samples, started = 0, time.perf_counter()
+    while (spent := time.perf_counter() - started) < CALIBRATION:
+        for client in mine[0]:
+            samples += loop.train(client)
+            if time.perf_counter() - started > CALIBRATION:
+                break
+    return samples / max(spent, time.perf_counter() - started)
+
+
+def _together(work, task: Task, layout: Layout, shares: list[list[list[int]]]) -> list:  # type: ignore[no-untyped-def]
+    """The same work in every process on its share, begun together; what each says."""
+    context = multiprocessing.get_context("fork")  # rows are read once and shared; this process computes nothing
+    rows, pipes, children = task.clients(), [], []
+    for share in shares:
+        mine, theirs = context.Pipe()
+        children.append(context.Process(target=_child, args=(theirs, work, task, layout, rows, share), daemon=True))
+        children[-1].start()
+        pipes.append(mine)
+    for pipe in pipes:
+        pipe.recv()
+    for pipe in pipes:
+        pipe.send("go")
+    answers = [pipe.recv() for pipe in pipes]
+    for child in children:
+        child.join()
+    return answers
+
+
+def _child(pipe: Connection, work, task: Task, layout: Layout, rows: Rows, share: list[list[int]]) -> None:  # type: ignore[no-untyped-def]
+    loop = Loop(task, rows, {k for clients in share for k in clients}, layout)
+    for client in next((clients for clients in share if clients), [])[:1]:
+        loop.train(client)  # warm
+    pipe.send("ready")
+    pipe.recv()
+    pipe.send(work(loop, share))
+
+
+def main() -> None:
+    """Print one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task")
+    choice = parser.add_mutually_exclusive_group(required=True)
+    choice.add_argument("--layout", type=Layout.parse)
+    choice.add_argument("--calibrate", action="store_true")
+    options = parser.parse_args()
+    task = Task.load(options.task)
+    print(json.dumps(calibrated(task) if options.calibrate else whole(task, options.layout)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""One measurement: a command in a fresh process that prints one JSON line, watched for its memory."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMEOUT = 1200  # seconds after which a measurement has failed
+LOOK = 0.5  # seconds between looks at the memory
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+Numbers = dict[str, Any]
+
+
+class Failed(Exception):
+    """A side could not be measured; its last words."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """Something that can be measured: a command, and what it needs around it."""
+
+    command: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def python(module: str, *arguments: str, interpreter: str = sys.executable, **env: str) -> "Side":
+        """A module of this package."""
+        return Side([interpreter, "-m", f"benchmarks.{module}", *arguments], env)
+
+
+def once(side: Side) -> Numbers:
+    """Run a side to its end; what it printed last, and the peak memory of all its processes in bytes."""
+    env = {**os.environ, **QUIET, "PYTHONPATH": str(ROOT), **side.env}
+    with tempfile.TemporaryFile("w+") as words:
+        process = subprocess.Popen(
+            side.command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=words, text=True, start_new_session=True
+        )
+        with _ending(process), memory_of(process.pid) as peak:
+            try:
+                said, _ = process.communicate(timeout=TIMEOUT)
+            except subprocess.TimeoutExpired:
+                raise Failed(f"no answer after {TIMEOUT} seconds") from None
+        words.seek(0)
+        complaint = last_words(words.read())
+    lines = said.strip().splitlines()
+    if process.returncode or not lines:
+        raise Failed(complaint)
+    try:
+        return {**json.loads(lines[-1]), "memory": peak()}
+    except ValueError:
+        raise Failed(f"no numbers but: {lines[-1][:300]}") from None
+
+
+def last_words(text: str) -> str:
+    """The last line that names an error, or the last one at all."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" =-")]
+    errors = [line for line in lines if re.match(r"[\w.\[\]: ]*(Error|Exit|Exception)\b", line)]
+    return (errors or lines or ["no word"])[-1][:300]
+
+
+@contextlib.contextmanager
+def _ending(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Whatever happens, nothing of the process group stays."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextlib.contextmanager
+def memory_of(process: int) -> Iterator[Callable[[], int | None]]:
+    """Looks at a process and all under it while inside; gives the peak in bytes, or None where there is no /proc."""
+    peak, over = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not over.wait(LOOK):
+            peak = max(peak, sum(map(proportional, family(process))))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield lambda: peak or None
+    finally:
+        over.set()
+        watcher.join()
+
+
+def family(process: int) -> list[int]:
+    """A process and everything it started, by /proc."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    found = [process]
+    for one in found:
+        found.extend(children.get(one, []))
+    return found
+
+
+def proportional(process: int) -> int:
+    """Bytes of a process, where what several share is divided among them."""
+    try:
+        text = Path(f"/proc/{process}/smaps_rollup").read_text()
+    except OSError:  # it just ended, or this is not Linux
+        return 0
+    return next((1024 * int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")), 0)
+
+
+def interleaved(
+    sides: Mapping[str, Side], repeats: int, say: Callable[[str], None], few: Mapping[str, int] | None = None
+) -> dict[str, list[Numbers | None]]:
+    """Every side so often (some fewer times), each time in another order; a side that fails is not tried again."""
+    found: dict[str, list[Numbers | None]] = {name: [] for name in sides}
+    names = list(sides)
+    for i in range(repeats):
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            if i >= (few or {}).get(name, repeats) or (found[name] and found[name][-1] is None):
+                continue
+            try:
+                found[name].append(once(sides[name]))
+                say(f"{name}: {brief(found[name][-1])}")
+            except Failed as failure:
+                found[name].append(None)
+                say(f"{name} failed: {failure}")
+    return found
+
+
+def brief(numbers: Numbers | None) -> str:
+    """A measurement in a line."""
+    return ", ".join(f"{k} {v:.4g}" for k, v in (numbers or {}).items() if isinstance(v, int | float))
+
+
+def paired(
+    over: Sequence[Numbers | None], under: Sequence[Numbers | None], value: Callable[[Numbers], float]
+) -> list[float]:
+    """The ratio of two sides, measurement by measurement."""
+    return [value(a) / value(b) for a, b in zip(over, under, strict=False) if a is not None and b is not None]
+
+
+def spread(ratios: Sequence[float]) -> Numbers | None:
+    """Median, least and most of some ratios."""
+    if not ratios:
+        return None
+    return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios), "count": len(ratios)}

@@ -1,0 +1,70 @@
+"""What progress and records cost: the seconds in them as a share of a round, with the live display on."""
+
+import argparse
+import json
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cells import Cell
+from benchmarks.measure import Failed, Side, interleaved, spread
+from benchmarks.results import Result
+from benchmarks.timer import Timer
+
+
+def measure(cell: Cell, folder: Path, rivals: Sequence[str], say: Callable[[str], None]) -> Result:
+    """The share, in fresh processes."""
+    side = Side.python("records", json.dumps(cell.work), FORCE_COLOR="1")  # the display believes in a terminal
+    found = interleaved({"records": side}, cell.repeats, say)
+    if None in found["records"]:
+        raise Failed("progress and records could not be measured")
+    shares = [numbers["records"] / numbers["rounds"] for numbers in found["records"] if numbers]
+    return {"sides": found, "ratios": {"round": spread(shares)}}
+
+
+def work(given: dict[str, Any]) -> dict[str, float]:
+    """Seconds in records and display, and seconds of the same rounds."""
+    import rich.live
+
+    from benchmarks.ours import NEVER, Clock, clocked
+    from polyfed.engine.folder import RunFolder
+    from polyfed.engine.rounds import Run
+    from polyfed.measure.recorder import Recorder
+    from polyfed.report.progress import Live, live
+
+    main, display = Timer(), Timer()  # the display has a thread of its own
+
+    def either(call: Callable[..., Any]) -> Callable[..., Any]:
+        here, there = main.watched(call), display.watched(call)
+        return lambda *a, **k: (here if threading.current_thread() is threading.main_thread() else there)(*a, **k)
+
+    records = (Recorder, "append"), (RunFolder, "say"), (Run, "_mark"), (Live, "round"), (rich.live.Live, "refresh")
+    for owner, name in records:
+        setattr(owner, name, either(getattr(owner, name)))
+
+    class Shown(Clock):
+        """A clock that the live display sits behind."""
+
+        def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
+            shown.round(done, rounds, numbers)
+            if done == 1:
+                main.seconds = display.seconds = 0.0
+            super().round(done, rounds, numbers)
+
+    tree = {**given["tree"], "checkpoint": {"every": NEVER}}
+    with tempfile.TemporaryDirectory() as folder, live() as shown:
+        clock = clocked(tree, given["rounds"], Path(folder) / "run", Shown)
+    return {"records": main.seconds + display.seconds, "rounds": clock.times[-1] - clock.times[0]}
+
+
+def main() -> None:
+    """Print one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", type=json.loads)
+    print(json.dumps(work(parser.parse_args().work)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""FedAvg in pfl's own simulation, in pfl's environment; prints one JSON line.
+
+Its best settings on a CPU: torch.distributed over as many processes as there are cores where that is faster, users
+balanced over them by size, data in memory as tensors, and no evaluation. (`use_torch_compile` changes nothing: pfl
+calls the module's `loss`, which torch.compile leaves alone.)
+"""
+
+import argparse
+import itertools
+import json
+import os
+import time
+
+import torch
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.pytorch import PyTorchTensorDataset
+from pfl.hyperparam.base import NNTrainHyperParams
+from pfl.metrics import Metrics
+from pfl.model.pytorch import PyTorchModel
+
+from benchmarks.nets import build, formatted
+from benchmarks.task import Task
+
+
+class Classifier(torch.nn.Module):
+    """A network as pfl wants it: with a loss, and with metrics that are asked for once, in the warm-up round."""
+
+    def __init__(self, net: torch.nn.Module):
+        super().__init__()
+        self.net = net
+
+    def loss(self, x, y):
+        """What is minimised."""
+        return torch.nn.functional.cross_entropy(self.net(x), y)
+
+    def metrics(self, x, y):
+        """Nothing is measured."""
+        return {}
+
+
+class Clock(TrainingProcessCallback):
+    """When every round was over."""
+
+    def __init__(self):
+        self.times: list[float] = []
+
+    def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
+        self.times.append(time.perf_counter())
+        return False, Metrics()
+
+
+def federated(task: Task, channels_last: bool) -> FederatedDataset:
+    """The users and, round by round, the ones polyfed selects."""
+    users = [
+        PyTorchTensorDataset((formatted(torch.from_numpy(x), channels_last), torch.from_numpy(y)), user_id=str(k))
+        for k, (x, y) in enumerate(task.clients())
+    ]
+    drawn = itertools.cycle(itertools.chain.from_iterable(task.selected))
+    return FederatedDataset(users.__getitem__, drawn.__next__, dict(enumerate(map(len, users))))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("task")
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--channels-last", action="store_true")
+    options = parser.parse_args()
+    task = Task.load(options.task)
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    net = Classifier(build(task.model, task.shape, task.classes, options.channels_last))
+    model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
+    data, clock, rounds = federated(task, options.channels_last), Clock(), len(task.selected)
+    FederatedAveraging().run(
+        backend=SimulatedBackend(training_data=data, val_data=data),
+        model=model,
+        algorithm_params=NNAlgorithmParams(
+            central_num_iterations=rounds,
+            evaluation_frequency=rounds + 1,  # the first round evaluates all the same: it is the warm-up
+            train_cohort_size=len(task.selected[0]),
+            val_cohort_size=None,
+        ),
+        model_train_params=NNTrainHyperParams(
+            local_batch_size=task.batch, local_num_epochs=task.epochs, local_learning_rate=task.lr
+        ),
+        callbacks=[clock],
+        send_metrics_to_platform=False,
+    )
+    if os.environ.get("RANK", "0") == "0":
+        sizes = task.sizes()
+        samples = task.epochs * sum(sizes[k] for chosen in task.selected[1:] for k in chosen)
+        print(json.dumps({"samples": samples, "seconds": clock.times[-1] - clock.times[0]}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Results as Markdown tables, and what they must show."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from typing import Any
+
+from benchmarks.measure import Numbers
+from benchmarks.results import Result
+
+BUSY = 0.1  # share of the machine that others may use before the numbers are called provisional
+
+
+def markdown(results: Sequence[Result], environment: dict[str, Any]) -> str:
+    """Every table for which there are results, the claims, and where the numbers come from."""
+    parts = [_source(results, environment)]
+    for kind, (title, head, row) in TABLES.items():
+        here = [result for result in results if result["cell"]["kind"] == kind]
+        if here:
+            parts.append(f"### {title}\n\n{grid(head, map(row, here))}")
+    found = claims(results)
+    if found:
+        parts.append(f"### What must hold\n\n{grid(('claim', 'needed', 'found', 'holds'), map(_claim_row, found))}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _source(results: Sequence[Result], environment: dict[str, Any]) -> str:
+    text = (
+        f"{environment['cpu']}, {environment['cores']} cores; torch {environment['torch']}, "
+        f"Python {environment['python']}; commit {environment['commit'] or 'unknown'}. "
+        "Medians of paired, interleaved measurements in fresh processes; in brackets the least and the most."
+    )
+    busy = max((result.get("busy") or 0.0 for result in results), default=0.0)
+    if any(result["cell"]["quick"] for result in results):
+        text += "\n\n**Not a result: tiny sizes (`--quick`), for trying the machinery.**"
+    if busy > BUSY:
+        text += f"\n\n**Provisional: others used up to {busy:.0%} of the machine meanwhile.**"
+    return text
+
+
+def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# ---- cells of a row
+
+
+def spread(ratio: Numbers | None, times: str = "") -> str:
+    """A ratio with its range."""
+    if ratio is None:
+        return "-"
+    if ratio["count"] == 1:
+        return f"{ratio['median']:.2f}{times}"
+    return f"{ratio['median']:.2f}{times} ({ratio['least']:.2f} to {ratio['most']:.2f})"
+
+
+def middle(numbers: Iterable[Numbers | None], value: Callable[[Numbers], float | None]) -> float | None:
+    """The median over the measurements that succeeded."""
+    found = sorted(v for v in (value(n) for n in numbers if n is not None) if v is not None)
+    return found[len(found) // 2] if found else None
+
+
+def megabytes(numbers: Iterable[Numbers | None]) -> str:
+    """Peak memory."""
+    found = middle(numbers, lambda n: n["memory"])
+    return "-" if found is None else f"{found / 2**20:.0f}"
+
+
+def seconds(value: float | None) -> str:
+    """A time that explains a ratio; never a verdict."""
+    return "-" if value is None else f"{value:.3g} s"
+
+
+def _against(result: Result, rival: str) -> str:
+    return "failed" if rival in result["failed"] else spread(result["ratios"].get(rival), "x")
+
+
+def _speed_row(result: Result) -> list[str]:
+    sides, work = result["sides"], result["work"]
+    rate = middle(sides["ours"], lambda n: n["samples"] / n["seconds"]) or 0.0
+    memory = " / ".join(megabytes(sides.get(side, [])) for side in ("ours", "limit", "pfl", "flower"))
+    done = f"{work['rounds']} x {work['samples']:.0f} samples, {work['clients']} of {work['of']} clients"
+    rivals = [_against(result, rival) for rival in ("pfl", "flower")]
+    return [
+        result["cell"]["name"],
+        done,
+        f"{rate:.0f}",
+        spread(result["ratios"]["limit"]),
+        *rivals,
+        memory,
+        result["layout"],
+    ]
+
+
+def _frozen_row(result: Result) -> list[str]:
+    times = (seconds(middle(result["sides"][side], lambda n: n["seconds"])) for side in ("cached", "uncached"))
+    return [result["cell"]["name"], *times, spread(result["ratios"]["uncached"], "x"), f"{result['difference']:.1g}"]
+
+
+def _scale_row(result: Result) -> list[str]:
+    ratios, large = result["ratios"], result["sides"]["large"]
+    setup = seconds(middle(large, lambda n: n["setup"]))
+    return [result["cell"]["name"], setup, *(spread(ratios[what], "x") for what in ("setup", "round", "memory"))]
+
+
+def _server_row(result: Result) -> list[str]:
+    numbers = result["numbers"]
+    size = f"{numbers['uploads']} x {numbers['parameters']}"
+    times = (seconds(numbers[side]) for side in ("ours", "bare"))
+    return [
+        result["cell"]["name"].partition(",")[0],
+        size,
+        *times,
+        spread(result["ratios"]["bare"], "x"),
+        megabytes([numbers]),
+    ]
+
+
+def _records_row(result: Result) -> list[str]:
+    share = result["ratios"]["round"]
+    return [result["cell"]["name"], f"{share['median']:.2%} ({share['least']:.2%} to {share['most']:.2%})"]
+
+
+Table = tuple[str, tuple[str, ...], Callable[[Result], list[str]]]
+TABLES: dict[str, Table] = {
+    "speed": (
+        "Training speed",
+        (
+            "cell", "work", "samples/s", "of the limit", "pfl", "Flower",
+            "peak MB: polyfed / limit / pfl / Flower", "limit's layout",
+        ),
+        _speed_row,
+    ),
+    "frozen": ("Frozen parts", ("phase", "cached", "cache off", "faster", "apart"), _frozen_row),
+    "scale": ("10 000 clients against 200", ("method", "set-up", "set-up", "round", "peak memory"), _scale_row),
+    "server": (
+        "The server's arithmetic",
+        ("what", "uploads x parameters", "polyfed", "the product alone", "cost", "peak MB"),
+        _server_row,
+    ),
+    "records": ("Progress and records", ("cell", "share of a round"), _records_row),
+}  # fmt: skip
+
+
+# ---- what must hold
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence with a number that is needed and the one that was found."""
+
+    text: str
+    found: float
+    needed: float
+    at_most: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether the number is good enough."""
+        return self.found <= self.needed if self.at_most else self.found >= self.needed
+
+
+def _claim_row(claim: Claim) -> list[str]:
+    sign = "at most" if claim.at_most else "at least"
+    return [claim.text, f"{sign} {claim.needed:g}", f"{claim.found:.3g}", "yes" if claim.holds else "**no**"]
+
+
+def geometric(values: Sequence[float]) -> float:
+    """The geometric mean."""
+    return exp(sum(map(log, values)) / len(values))
+
+
+def claims(results: Sequence[Result]) -> list[Claim]:
+    """What issue and README promise, as far as it was measured."""
+    made: list[Claim] = []
+    speed = [r for r in results if r["cell"]["kind"] == "speed"]
+    for batch, mean, least in ((64, 0.95, 0.85), (10, 0.85, 0.75)):
+        of_limit = _medians([r for r in speed if r["cell"]["work"]["tree"]["train"]["batch"] == batch], "limit")
+        if of_limit:
+            made.append(Claim(f"of the limit at batch {batch}, geometric mean", geometric(of_limit), mean))
+            made.append(Claim(f"of the limit at batch {batch}, worst cell", min(of_limit), least))
+    pfl = _medians(speed, "pfl")
+    if pfl:
+        made.append(Claim("times pfl, geometric mean", geometric(pfl), 1.2))
+        made.append(Claim("times pfl, worst cell", min(pfl), 0.95))
+    for model, needed in (("mlp", 10.0), ("cnn", 3.0)):
+        flower = _medians([r for r in speed if r["cell"]["name"] == f"fashion-mnist {model} b64 p1"], "flower")
+        if flower:
+            made.append(Claim(f"times Flower's simulation with {model}", flower[0], needed))
+    made += _worst(results, "frozen", "uncached", "frozen phases, times the cache off, worst", 3.0, False)
+    made += _worst(results, "scale", "round", "a round with 10 000 clients, times one with 200, worst", 1.2, True)
+    made += _worst(results, "scale", "memory", "memory with 10 000 clients, times that with 200, worst", 1.2, True)
+    made += _worst(results, "records", "round", "progress and records, share of a round", 0.01, True)
+    return made
+
+
+def _medians(results: Sequence[Result], ratio: str) -> list[float]:
+    return [r["ratios"][ratio]["median"] for r in results if r["ratios"].get(ratio)]
+
+
+def _worst(results: Sequence[Result], kind: str, ratio: str, text: str, needed: float, at_most: bool) -> list[Claim]:
+    found = _medians([r for r in results if r["cell"]["kind"] == kind], ratio)
+    return [Claim(text, max(found) if at_most else min(found), needed, at_most)] if found else []
