@@ -388,6 +388,15 @@ def unflatten(tree: Tree, names: tuple[str, ...] = (*NAMED, "base")) -> Tree:
     return made
 
 
+def flatten(tree: Tree, above: str = "") -> Tree:
+    """The leaves of a tree by their dotted keys."""
+    made: Tree = {}
+    for key, value in tree.items():
+        place = f"{above}{key}"
+        made |= flatten(value, f"{place}.") if isinstance(value, dict) and value else {place: value}
+    return made
+
+
 def read_assignments(words: list[str]) -> Tree:
     """The tree of `key=value` words from a command line."""
     tree: Tree = {}

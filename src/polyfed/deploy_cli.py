@@ -1,4 +1,4 @@
-"""`polyfed deploy ...` and `polyfed predict`: between real sites."""
+"""`polyfed deploy ...`: between real sites."""
 
 import json
 import sys
@@ -100,27 +100,6 @@ def status(path: Folder, as_json: Json = False) -> None:
         about = said["run"]
         lines.append(f"{about['path']}: {about['state']}, {about['round']} of {about['rounds']} rounds {about['why']}")
     sys.stdout.write("\n".join(lines) + "\n")
-
-
-def predict(
-    path: Annotated[Path, typer.Argument(metavar="DIR", show_default=False, help="A site's folder.")],
-    inputs: Annotated[Path, typer.Option("--input", help="Rows: .npy, or .npz with x.")],
-    site: Name = None,
-    output: Annotated[Path | None, typer.Option("--output", help="A CSV file; by default stdout.")] = None,
-) -> None:
-    """What a site's own model says of new samples: one row each, the class and its probability."""
-    from polyfed.engine.deploy import layout
-    from polyfed.engine.deploy.predict import read_inputs, site_predictor
-
-    predictor, names = site_predictor(layout.Site.at(path, site))
-    chances = predictor.probabilities(read_inputs(inputs))
-    best = chances.argmax(1)
-    rows = [f"{i},{c},{names[c]},{chances[i, c]:.6f}" for i, c in enumerate(best.tolist())]
-    text = "\n".join(["row,class,name,probability", *rows]) + "\n"
-    if output is None:
-        sys.stdout.write(text)
-    else:
-        output.write_text(text, encoding="utf-8")
 
 
 def _result(path: Path, as_json: bool) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from polyfed.data.federation import Federation, federation, resized
+from polyfed.data.federation import Federation, federation
 from polyfed.data.partition import Dirichlet, Iid, Users
+from polyfed.data.preparation import resized
 from polyfed.data.sources import sources
 from polyfed.data.sources.arrays import Arrays
 from polyfed.errors import UsageError

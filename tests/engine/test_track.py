@@ -9,7 +9,6 @@ import pytest
 import polyfed
 from polyfed.config import identity, make_config
 from polyfed.engine.folder import RunFolder
-from polyfed.engine.track import flat
 from polyfed.errors import Interrupted, UsageError
 
 needs_tensorboard = pytest.mark.skipif(
@@ -120,7 +119,3 @@ def test_a_run_from_before_these_keys_is_still_read(trial):
 def test_an_unknown_tracker_is_refused_with_a_hint():
     with pytest.raises(UsageError, match="unknown track 'tensorbord'; did you mean 'tensorboard'"):
         make_config({"track": "tensorbord"})
-
-
-def test_leaves_by_their_dotted_keys():
-    assert flat({"a": {"b": 1, "c": {"d": 2}}, "e": {}, "f": [1]}) == {"a.b": 1, "a.c.d": 2, "e": {}, "f": [1]}

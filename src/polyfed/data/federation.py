@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from polyfed.data.augment import Augmenter, augmenter
+from polyfed.data.preparation import Preparation, per_channel, resized
 from polyfed.data.samples import Pool, Samples
 from polyfed.data.sources.base import Dataset, Source, load_cached
 from polyfed.data.split import Options, Split, split_dataset
@@ -18,7 +18,6 @@ from polyfed.errors import UsageError
 from polyfed.rng import generator
 
 __all__ = ["ClientData", "Federation", "Options", "Split", "federation", "split_dataset"]
-CHUNK = 2048  # images resized at a time
 
 
 def federation(
@@ -63,10 +62,11 @@ class Federation:
             if given and not dataset.images:
                 raise UsageError(f"data.{key}={value} is for images, and {dataset.name} holds none")
         self.dataset, self.split, self.notes = dataset, split, dict(split.notes)
+        self.side: int | None = None  # what images were resized to
         x = dataset.x
         if side is not None and x.shape[1:3] != (side, side):
             x = resized(x, side)
-            self.notes["resized"] = side
+            self.notes["resized"] = self.side = side
         pool = as_pool(dataset, x)
         self.pool = pool if device is None else pool.to(torch.device(device))
         self._augment = augment
@@ -116,23 +116,11 @@ class Federation:
         """These rows of the pool."""
         return Samples(self.pool, torch.from_numpy(rows).to(self.pool.y.device))
 
-    def prepared(self, x: Any) -> Tensor:
-        """New raw rows, shaped and scaled like this federation's source, as what a model eats."""
-        rows = np.asarray(x)
-        if self.dataset.images and rows.ndim == 3:
-            rows = rows[..., None]
-        want = self.dataset.x.shape[1:]
-        if rows.ndim != len(want) + 1 or (not self.dataset.images and rows.shape[1:] != want):
-            raise UsageError(
-                f"inputs of shape {list(rows.shape)} do not fit: expected [N, {', '.join(map(str, want))}]"
-            )
-        if not self.dataset.images:
-            return self.pool.prepare(torch.from_numpy(rows).to(self.pool.y.device))
-        if rows.dtype != np.uint8:
-            raise UsageError(f"inputs must be uint8 pixels from 0 to 255, not {rows.dtype}")
-        side = self.shape[1]
-        rows = rows if rows.shape[1:3] == self.shape[1:] else resized(rows, side)
-        return self.pool.prepare(torch.from_numpy(rows).permute(0, 3, 1, 2).to(self.pool.y.device))
+    @property
+    def preparation(self) -> Preparation:
+        """How new raw samples, shaped and scaled like this federation's source, become what a model eats."""
+        data, kind = self.dataset, "uint8" if self.dataset.images else "float32"
+        return Preparation(dtype=kind, shape=data.x.shape[1:], resize=self.side, mean=data.mean, std=data.std)
 
     def without_public(self, n: int, seed: int) -> tuple[Samples, Samples]:
         """n random samples of the global test set for the server, and the test set that remains."""
@@ -181,16 +169,5 @@ def as_pool(dataset: Dataset, x: np.ndarray) -> Pool:
     tensor = torch.from_numpy(x)
     if dataset.images:
         tensor = tensor.permute(0, 3, 1, 2)
-    spread = (-1, *[1] * (tensor.dim() - 2))
-    mean, std = (None if v is None else torch.tensor(v).view(spread) for v in (dataset.mean, dataset.std))
+    mean, std = (per_channel(v, tensor.dim()) for v in (dataset.mean, dataset.std))
     return Pool(tensor, torch.from_numpy(dataset.y.copy()), mean, std)
-
-
-def resized(images: np.ndarray, side: int) -> np.ndarray:
-    """uint8 images [N, H, W, C] at another side, bilinear with anti-aliasing."""
-    made = np.empty((len(images), side, side, images.shape[3]), np.uint8)
-    for start in range(0, len(images), CHUNK):
-        some = torch.from_numpy(images[start : start + CHUNK]).permute(0, 3, 1, 2).float()
-        some = functional.interpolate(some, size=(side, side), mode="bilinear", antialias=True)
-        made[start : start + CHUNK] = some.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).numpy()
-    return made

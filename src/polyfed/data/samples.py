@@ -6,6 +6,14 @@ import torch
 from torch import Tensor
 
 
+def scaled(x: Tensor, mean: Tensor | None, std: Tensor | None) -> Tensor:
+    """Raw rows as normalised float32, in the memory layout the convolutions want."""
+    x = x.to(torch.float32)
+    if mean is not None and std is not None:
+        x = (x - mean).div_(std)
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.contiguous()
+
+
 @dataclass(frozen=True, eq=False)
 class Pool:
     """All samples once in memory. Images are uint8, channels last in memory; `prepare` makes what a model eats."""
@@ -16,11 +24,8 @@ class Pool:
     std: Tensor | None = None
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Raw rows as normalised float32, in the memory layout the convolutions want."""
-        x = x.to(torch.float32)
-        if self.mean is not None and self.std is not None:
-            x = (x - self.mean).div_(self.std)
-        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.contiguous()
+        """Raw rows as a model eats them."""
+        return scaled(x, self.mean, self.std)
 
     def rows(self, rows: Tensor) -> Tensor:
         """These raw rows of x; images are copied whole, not channel by channel (ten times faster)."""

@@ -1,39 +1,17 @@
 """A run's models, brought back from its last checkpoint: what answers for a client, or for all."""
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from polyfed.config import Config
-from polyfed.data.federation import Federation
+from polyfed.data.sources.folder import Folder
 from polyfed.engine.folder import RunFolder
 from polyfed.engine.local import Serial
+from polyfed.engine.predictor import Predictor
 from polyfed.engine.rounds import Run, Silent
+from polyfed.engine.work import World
 from polyfed.errors import DataError, UsageError
-
-
-class Predictor:
-    """A model with the preparation its inputs need."""
-
-    def __init__(self, model: nn.Module, federation: Federation, batch: int):
-        self.model, self.federation, self._batch = model.eval(), federation, batch
-
-    def logits(self, x: Any) -> Tensor:
-        """Raw rows, shaped and scaled like the data the run was given, to logits."""
-        rows = self.federation.prepared(x)
-        with torch.inference_mode():
-            return torch.cat([self.model(part) for part in rows.split(self._batch)]).cpu()
-
-    def predict(self, x: Any) -> np.ndarray:
-        """The class of each row."""
-        return self.logits(x).argmax(1).numpy()
-
-    def probabilities(self, x: Any) -> np.ndarray:
-        """The probability of each class for each row."""
-        return self.logits(x).softmax(1).numpy()
 
 
 class _ReadOnly(RunFolder):
@@ -49,15 +27,23 @@ def replay(config: Config, folder: RunFolder, client: int | None) -> Predictor:
     run = Run(config, _ReadOnly(folder.path), Serial(), Silent())
     run.prepare()
     run.restore()
-    world, batch = run.world, config.eval.batch
     if client is None:
         model = run.method.global_predictor(run.server)
         if model is None:
             raise UsageError(f"method '{run.method.name}' has no global model; ask for a client's")
-        return Predictor(model, world.federation, batch)
+        return predictor_of(run.world, model)
     if client not in run.server.clients:
         raise UsageError(f"there is no client {client}; the run has clients 0 to {len(run.server.clients) - 1}")
     job = run.jobs("evaluate", config.rounds + 1, [client])[0]
-    ready = world.client(job, run.store.get(client, job.version))
+    ready = run.world.client(job, run.store.get(client, job.version))
     run.method.adapt(ready)
-    return Predictor(run.method.predictor(ready), world.federation, batch)
+    return predictor_of(run.world, run.method.predictor(ready))
+
+
+def predictor_of(world: World, model: nn.Module) -> Predictor:
+    """A model of this world, ready for new samples."""
+    data, source = world.federation, world.config.data
+    preparation = data.preparation
+    if preparation.images and isinstance(source, Folder) and source.size != "auto":
+        preparation = preparation.model_copy(update={"any_size": True})  # as its own pictures were read
+    return Predictor(model.eval(), preparation, data.class_names, world.config.eval.batch, world.resident.device)

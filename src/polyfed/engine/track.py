@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from polyfed.config import Config, Tree, write_yaml
+from polyfed.config import Config, flatten, write_yaml
 from polyfed.engine.folder import RunFolder
 from polyfed.engine.memory import write_file
 from polyfed.registry import Registry, Spec, param
@@ -121,7 +121,7 @@ class _Store:
         known = self.client.get_experiment_by_name(experiment)
         place = known.experiment_id if known else self.client.create_experiment(experiment)
         run = self.client.create_run(place, run_name=folder.path.name)
-        params = [Param(key, str(value)[:5000]) for key, value in flat(config.dump()).items()]
+        params = [Param(key, str(value)[:5000]) for key, value in flatten(config.dump()).items()]
         tags = {"run": str(folder.path), "method": config.method.name, "data": config.data.name, "tag": config.tag}
         self.client.log_batch(run.info.run_id, params=params, tags=[RunTag(k, v) for k, v in tags.items()])
         write_file(self.kept, json.dumps({"run": run.info.run_id}).encode())
@@ -137,15 +137,6 @@ class _Store:
         if summary is not None:
             self.client.set_tag(self.id, "fingerprint", summary["fingerprint"])
         self.client.set_terminated(self.id, status="KILLED" if summary is None else "FINISHED")
-
-
-def flat(tree: Tree, above: str = "") -> dict[str, Any]:
-    """A config's leaves by their dotted keys."""
-    made: dict[str, Any] = {}
-    for key, value in tree.items():
-        place = f"{above}{key}"
-        made |= flat(value, f"{place}.") if isinstance(value, dict) and value else {place: value}
-    return made
 
 
 class Tracked:

@@ -1,6 +1,7 @@
 """What every model says of itself: trunk, last and head, its smallest input, and where BAVD may listen."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -23,6 +24,24 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))
+
+
+class Ensemble(nn.Module):
+    """A predictor made of several networks; beside their weights it needs plain data only, so it can be built again."""
+
+    kinds: ClassVar[dict[str, type["Ensemble"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.kinds[cls.__name__.lower()] = cls
+
+    def plan(self) -> dict[str, Any]:
+        """What `planned` needs, as plain data."""
+        raise TypeError(f"{type(self).__name__} must say how it is built again")
+
+    @classmethod
+    def planned(cls, plan: dict[str, Any], make: Callable[[], Net]) -> "Ensemble":
+        """One of the same structure, from networks that `make` gives; its weights are still to be loaded."""
+        raise TypeError(f"{cls.__name__} must say how it is built again")
 
 
 def bn_modules(net: nn.Module) -> list[nn.Module]:

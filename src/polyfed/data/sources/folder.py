@@ -64,17 +64,17 @@ class Folder(Source):
         for client, folders in enumerate(per_client):
             for folder in folders:
                 label = np.array([class_names.index(folder.name)])
-                files, others = _files(folder, IMAGES)
+                files, others = files_in(folder, IMAGES)
                 found += [Found(file, client, read_image(file, side)[None], label) for file in files]
                 skipped += others
         channels = max((item.x.shape[3] for item in found), default=1)
-        return [item._replace(x=_in_colour(item.x, channels)) for item in found], tuple(class_names), skipped
+        return [item._replace(x=in_colour(item.x, channels)) for item in found], tuple(class_names), skipped
 
     def _arrays(self, clients: list[Path]) -> "Contents":
         """Every .npz file of every client."""
         found, skipped = [], 0
         for client, folder in enumerate(clients):
-            files, others = _files(folder, (".npz",))
+            files, others = files_in(folder, (".npz",))
             found += [Found(file, client, *read_arrays(file)) for file in files]
             skipped += others
         most = max((int(item.y.max(initial=0)) for item in found), default=0) + 1
@@ -109,7 +109,7 @@ def read_image(file: Path, side: int | None) -> np.ndarray:
     return array[..., None] if array.ndim == 2 else array
 
 
-def _in_colour(image: np.ndarray, channels: int) -> np.ndarray:
+def in_colour(image: np.ndarray, channels: int) -> np.ndarray:
     """A grey picture among coloured ones gets their channels."""
     return image if image.shape[3] == channels else np.repeat(image, channels, axis=3)
 
@@ -122,7 +122,7 @@ def _subfolders(folder: Path, expected: str) -> list[Path]:
     return folders
 
 
-def _files(folder: Path, endings: tuple[str, ...]) -> tuple[list[Path], int]:
+def files_in(folder: Path, endings: tuple[str, ...]) -> tuple[list[Path], int]:
     """The files with these endings, and how many other ones there are."""
     inside = sorted(path for path in folder.iterdir() if _visible(path))
     wanted = [path for path in inside if path.suffix.lower() in endings]

@@ -1,0 +1,125 @@
+"""How raw samples become what a model eats, as plain data that is shipped with the model."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import ValidationError, model_validator
+from torch import Tensor
+from torch.nn import functional
+
+from polyfed.data.samples import scaled
+from polyfed.data.sources.base import Numbers
+from polyfed.errors import DataError, UsageError
+from polyfed.registry import Typed, contradiction
+
+CHUNK = 2048  # images resized at a time
+
+
+class Preparation(Typed):
+    """What comes in (uint8 images [N, H, W, C], or float32 rows with channels first) and what is done to it."""
+
+    dtype: Literal["uint8", "float32"]
+    shape: tuple[int, ...]  # of one raw sample
+    resize: int | None = None  # the side images are brought to
+    any_size: bool = False  # whether image files may have any size: they are brought to `shape` when they are read
+    mean: Numbers | None = None  # per channel, in raw units
+    std: Numbers | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Preparation":
+        if not self.shape or min(self.shape) < 1 or (self.images and len(self.shape) != 3):
+            raise contradiction(f"no sample has the shape {list(self.shape)}")
+        if any(v is not None and len(v) != self.model_shape[0] for v in (self.mean, self.std)):
+            raise contradiction("mean and std need one number per channel")
+        return self
+
+    @property
+    def images(self) -> bool:
+        """Whether samples are pictures."""
+        return self.dtype == "uint8"
+
+    @property
+    def model_shape(self) -> tuple[int, ...]:
+        """The shape of one sample as the model sees it, channels first."""
+        if not self.images:
+            return self.shape
+        height, width, channels = self.shape
+        return (channels, height, width) if self.resize is None else (channels, self.resize, self.resize)
+
+    def tensor(self, x: Any, device: torch.device | None = None) -> Tensor:
+        """Raw rows as what the model eats; rows of another shape or kind are refused."""
+        rows = torch.from_numpy(self._pixels(np.asarray(x)) if self.images else self._numbers(np.asarray(x)))
+        rows = (rows.permute(0, 3, 1, 2) if self.images else rows).to(device)
+        return scaled(rows, *(per_channel(v, rows.dim(), device) for v in (self.mean, self.std)))
+
+    def _numbers(self, rows: np.ndarray) -> np.ndarray:
+        if rows.dtype.kind not in "uifb":
+            raise UsageError(f"inputs must be numbers, not {rows.dtype}")
+        self._fits(rows)
+        made = np.ascontiguousarray(rows, np.float32)
+        strange = np.flatnonzero(~np.isfinite(made.reshape(len(made), -1)).all(axis=1))
+        if len(strange):
+            raise UsageError(f"row {strange[0]} of the inputs holds a value that is not a finite number")
+        return made
+
+    def _pixels(self, rows: np.ndarray) -> np.ndarray:
+        rows = rows[..., None] if rows.ndim == 3 and self.shape[2] == 1 else rows
+        self._fits(rows)
+        if rows.dtype != np.uint8:
+            raise UsageError(f"inputs must be uint8 pixels from 0 to 255, not {rows.dtype}")
+        rows = np.ascontiguousarray(rows)
+        return rows if self.resize is None or rows.shape[1:3] == (self.resize,) * 2 else resized(rows, self.resize)
+
+    def _fits(self, rows: np.ndarray) -> None:
+        if rows.shape[1:] != self.shape or rows.ndim == 0:
+            want = ", ".join(map(str, self.shape))
+            raise UsageError(f"inputs of shape {list(rows.shape)} do not fit: expected [N, {want}]")
+        if not len(rows):
+            raise UsageError("there is no row in the inputs")
+
+    # ---- as a file
+
+    def steps(self) -> list[str]:
+        """What is done, in words, in order."""
+        done = []
+        if self.resize is not None:
+            done.append(f"resize to {self.resize} x {self.resize} pixels, bilinear with anti-aliasing, round to uint8")
+        if self.images:
+            done.append("put the channels first: [N, H, W, C] becomes [N, C, H, W]")
+        done.append("make it float32")
+        if self.mean is not None:
+            done.append("of every channel subtract its mean and divide by its std")
+        return done
+
+    def write(self, path: Path) -> None:
+        """As JSON, for people and for `read`."""
+        said = {**self.model_dump(), "model_shape": ["N", *self.model_shape], "steps": self.steps()}
+        path.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def read(path: Path) -> "Preparation":
+        """What `write` wrote."""
+        try:
+            said = json.loads(path.read_text(encoding="utf-8"))
+            return Preparation(**{key: said[key] for key in Preparation.model_fields})
+        except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+            why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            raise DataError(f"cannot read how inputs are prepared from '{path}': {why}") from None
+
+
+def per_channel(values: Numbers | None, axes: int, device: torch.device | None = None) -> Tensor | None:
+    """Numbers per channel, spread so that they meet the channels of a batch."""
+    return None if values is None else torch.tensor(values, device=device).view(-1, *[1] * (axes - 2))
+
+
+def resized(images: np.ndarray, side: int) -> np.ndarray:
+    """uint8 images [N, H, W, C] at another side, bilinear with anti-aliasing."""
+    made = np.empty((len(images), side, side, images.shape[3]), np.uint8)
+    for start in range(0, len(images), CHUNK):
+        some = torch.from_numpy(images[start : start + CHUNK]).permute(0, 3, 1, 2).float()
+        some = functional.interpolate(some, size=(side, side), mode="bilinear", antialias=True)
+        made[start : start + CHUNK] = some.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).numpy()
+    return made

@@ -1,0 +1,46 @@
+"""A model in use: raw samples in, classes and probabilities out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyfed.data.preparation import Preparation
+from polyfed.errors import RunFailed
+
+BATCH = 128
+
+
+class Predictor:
+    """A model with the preparation its inputs need and the names of its classes."""
+
+    def __init__(
+        self,
+        model: Callable[[Tensor], Tensor],
+        preparation: Preparation,
+        class_names: tuple[str, ...],
+        batch: int = BATCH,
+        device: torch.device | None = None,
+    ):
+        self.model, self.preparation, self.class_names = model, preparation, class_names
+        self.batch, self._device = batch, device
+
+    def logits(self, x: Any) -> Tensor:
+        """Raw rows, shaped and scaled like the data the model learnt from, to logits."""
+        rows = self.preparation.tensor(x, self._device)
+        with torch.inference_mode():
+            return torch.cat([self.model(part) for part in rows.split(self.batch)]).cpu()
+
+    def predict(self, x: Any) -> np.ndarray:
+        """The class of each row."""
+        return self.logits(x).argmax(1).numpy()
+
+    def probabilities(self, x: Any) -> np.ndarray:
+        """The probability of each class for each row."""
+        chances = self.logits(x).softmax(1).numpy()
+        strange = np.flatnonzero(~np.isfinite(chances).all(axis=1))
+        if len(strange):  # an ensemble of no class at all, or weights that are not finite
+            raise RunFailed(f"the model gives row {strange[0]} no class: its logits are not finite")
+        return chances
