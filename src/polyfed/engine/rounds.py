@@ -273,7 +273,7 @@ class Run:
         """The uploads become the new model; only then do the new memories count."""
         uploads = [Upload(o.client, self.server.clients[o.client].n, o.up) for o in accepted]
         self.method.merge(self.server, uploads)
-        if number == self.config.rounds:
+        if number == self.config.rounds and "clusters" in self.server.records:
             self._keep_plane(uploads)
         while self.server.said:
             self.say(f"round {number}: {self.server.said.pop(0)}")

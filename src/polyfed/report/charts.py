@@ -1,0 +1,257 @@
+"""Charts as data: what is drawn, without how; the same for print, for the page and for a CSV file."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas
+
+# told apart by people of every colour vision, and from the paper (light) and the screen (dark) behind them
+LIGHT = ("#0b6bb3", "#c24a08", "#00735a", "#d967a8", "#4a2580", "#a99400", "#8c1630", "#4f5964")
+DARK = ("#3f97ea", "#ff8a2b", "#57e0b4", "#f79ccf", "#8a63e8", "#efe55a", "#d9434f", "#8b97a6")
+SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "x", "star")
+
+NUMBER, COUNT, PERCENT, POINTS, BYTES, SECONDS = "number", "count", "percent", "points", "bytes", "seconds"
+Row = dict[str, Any]
+Numbers = Sequence[float]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What a direction means: its label for people, its name in a CSV file, its unit, or the names of its places."""
+
+    label: str
+    column: str
+    unit: str = NUMBER
+    names: Sequence[str] | None = None
+
+    def value(self, at: Any) -> Any:
+        """What stands at a place, for a CSV file."""
+        return self.names[int(at)] if self.names is not None else at
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something drawn; `tint` is the number of its colour and shape, the same for a method everywhere.
+
+    A tint below 0 is grey: what has no group.
+    """
+
+    series: str
+    tint: int
+
+    @property
+    def named(self) -> bool:
+        """Whether its series is written where it is drawn."""
+        return False
+
+    def rows(self, x: Axis, y: Axis) -> Iterator[Row]:
+        """Its data, a row each."""
+        raise AssertionError(f"{type(self).__name__} has no data")
+
+
+@dataclass(frozen=True)
+class Line(Mark):
+    """A mean over seeds with its spread, and how many seeds there were; what comes after finish is drawn as a star."""
+
+    x: Numbers
+    y: Numbers
+    spread: Numbers
+    seeds: Sequence[int]
+    finish: str = ""  # before, after, or nothing to say
+
+    def rows(self, x: Axis, y: Axis) -> Iterator[Row]:
+        when = {"finish": self.finish} if self.finish else {}
+        for at, mean, std, count in zip(self.x, self.y, self.spread, self.seeds, strict=True):
+            yield {x.column: x.value(at), **when, y.column: mean, f"{y.column} std": std, "seeds": count}
+
+
+@dataclass(frozen=True)
+class Bars(Mark):
+    """A bar at each named place, with its spread over seeds."""
+
+    x: Numbers
+    y: Numbers
+    spread: Numbers
+
+    def rows(self, x: Axis, y: Axis) -> Iterator[Row]:
+        for at, height, std in zip(self.x, self.y, self.spread, strict=True):
+            yield {x.column: x.value(at), y.column: height, f"{y.column} std": std}
+
+
+@dataclass(frozen=True)
+class Dots(Mark):
+    """Points with a name each; some with it written beside, some with a size or a spread in both directions."""
+
+    x: Numbers
+    y: Numbers
+    names: Sequence[str]
+    written: bool = False
+    sizes: Numbers | None = None
+    size: str = "size"
+    spread: tuple[Numbers, Numbers] | None = None
+
+    @property
+    def named(self) -> bool:
+        return self.written
+
+    def rows(self, x: Axis, y: Axis) -> Iterator[Row]:
+        for i, (at, height, name) in enumerate(zip(self.x, self.y, self.names, strict=True)):
+            row: Row = {x.column: x.value(at), y.column: y.value(height), "name": name}
+            if self.sizes is not None:
+                row[self.size] = self.sizes[i]
+            if self.spread is not None:
+                row |= {f"{a.column} std": each[i] for a, each in zip((x, y), self.spread, strict=True)}
+            yield row
+
+
+@dataclass(frozen=True)
+class Strip(Mark):
+    """Every client of a method on one line, at its value; the worst and the best are named."""
+
+    at: int
+    values: Numbers
+    names: Sequence[str]
+
+    @property
+    def named(self) -> bool:
+        return True
+
+    @property
+    def quartiles(self) -> tuple[float, float, float]:
+        """Lower quartile, median, upper quartile."""
+        low, middle, high = np.quantile(self.values, [0.25, 0.5, 0.75])
+        return float(low), float(middle), float(high)
+
+    @property
+    def offsets(self) -> list[float]:
+        """How far each lies beside the line, so that equal values do not hide each other."""
+        seen: dict[float, int] = {}
+        made = []
+        for value in np.round(self.values, 2):
+            seen[value] = seen.get(value, 0) + 1
+            turn = seen[value] // 2 * (1 if seen[value] % 2 else -1)
+            made.append(float(np.clip(0.06 * turn, -0.3, 0.3)))
+        return made
+
+    def extremes(self) -> list[tuple[int, str]]:
+        """The worst and the best: which they are, and what is written there."""
+        made = []
+        for place in (int(np.argmin(self.values)), int(np.argmax(self.values))):
+            others = int(np.sum(np.asarray(self.values) == self.values[place])) - 1
+            made.append((place, self.names[place] + (f" and {others} more" if others else "")))
+        return made
+
+    def rows(self, x: Axis, y: Axis) -> Iterator[Row]:
+        for value, name in zip(self.values, self.names, strict=True):
+            yield {y.column: y.value(self.at), "name": name, x.column: value}
+
+
+@dataclass(frozen=True)
+class Histogram(Mark):
+    """How many clients have a value in each bin between the edges."""
+
+    values: Numbers
+    names: Sequence[str]
+    edges: Numbers
+
+    @property
+    def named(self) -> bool:
+        return True
+
+    @property
+    def counts(self) -> list[int]:
+        """Clients in each bin."""
+        return np.histogram(self.values, self.edges)[0].tolist()
+
+    def rows(self, x: Axis, y: Axis) -> Iterator[Row]:
+        for value, name in zip(self.values, self.names, strict=True):
+            yield {"name": name, x.column: value}
+
+
+@dataclass(frozen=True)
+class Tiles(Mark):
+    """A value for each pair of places; nan where there is none. Groups have a colour each, other values a scale."""
+
+    values: np.ndarray  # [y, x]
+    value: str
+    groups: bool = False
+
+    def rows(self, x: Axis, y: Axis) -> Iterator[Row]:
+        for (row, column), value in np.ndenumerate(self.values):
+            if not np.isnan(value):
+                shown = int(value) if self.groups else float(value)
+                yield {y.column: y.value(row), x.column: x.value(column), self.value: shown}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes and what is drawn in it; `note` is said beneath the title, `rule` is a line at a value of x."""
+
+    title: str
+    x: Axis
+    y: Axis
+    marks: Sequence[Mark]
+    note: str = ""
+    rule: float | None = None
+    square: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure: its panels, its title, and how to read it."""
+
+    kind: str
+    title: str
+    caption: str
+    panels: Sequence[Panel] = field(default_factory=list)
+
+    def legend(self) -> dict[str, int]:
+        """What each colour stands for, where that is not written beside it; nothing where there is only one."""
+        marks = [mark for panel in self.panels for mark in panel.marks if mark.series and not mark.named]
+        found = {mark.series: mark.tint for mark in sorted(marks, key=lambda mark: mark.tint)}
+        return found if len(found) > 1 else {}
+
+    def frame(self) -> pandas.DataFrame:
+        """All data of the figure."""
+        rows = [
+            {"panel": panel.title, "series": mark.series, **row}
+            for panel in self.panels
+            for mark in panel.marks
+            for row in mark.rows(panel.x, panel.y)
+        ]
+        return pandas.DataFrame(rows)
+
+
+def shared_places(bars: Sequence[Bars]) -> bool:
+    """Whether bars of several series stand at one place, so that they must stand side by side."""
+    return len({at for one in bars for at in one.x}) < sum(len(one.x) for one in bars)
+
+
+def middle(panel: Panel) -> float:
+    """The value in the middle of a panel of strips: what is written right of it runs to the left."""
+    values = [value for mark in panel.marks if isinstance(mark, Strip) for value in mark.values]
+    return (min(values) + max(values)) / 2
+
+
+def drawn(kind: str, title: str, caption: str, panels: Sequence[Panel]) -> Chart | None:
+    """A chart of the panels that have something in them; None if there is none."""
+    full = [panel for panel in panels if panel.marks]
+    return Chart(kind, title, caption, full) if full else None
+
+
+def in_unit(value: float, unit: str) -> str:
+    """A number for people."""
+    match unit:
+        case "percent":
+            return f"{100 * value:.1f} %"
+        case "points":
+            return f"{100 * value:+.1f}"
+        case "bytes":
+            from polyfed.report.tables import size
+
+            return size(value)
+        case "seconds":
+            return f"{value:.1f} s"
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.4g}"

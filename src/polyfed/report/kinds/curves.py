@@ -1,0 +1,94 @@
+"""Accuracy against what it cost: rounds, bytes, seconds; the mean over seeds and its spread."""
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
+
+import pandas
+
+from polyfed.report.charts import BYTES, COUNT, PERCENT, SECONDS, Axis, Chart, Line, Mark, Panel, drawn
+from polyfed.report.kinds.words import AFTER, MEASURES, measured, titled
+from polyfed.report.runs import Selection, Shown, by_row
+
+Cost = Callable[[Shown, pandas.DataFrame], pandas.Series]
+BAND = "Lines: mean over seeds; band: one standard deviation."
+FINAL = " Stars: after finish, which is a round of its own."
+
+
+def against_rounds(selection: Selection) -> Chart | None:
+    """Accuracy after each measured round, of every measure there is."""
+    axis = Axis("round", "round", COUNT)
+    caption = f"{BAND}{FINAL} GA, PA_all, PA_sel and GA_local are different numbers: each has its own panel."
+    return _curves(selection, "rounds", "Accuracy against rounds", caption, axis, _round, list(MEASURES))
+
+
+def against_bytes(selection: Selection) -> Chart | None:
+    """The same against the traffic of training."""
+    axis = Axis("bytes up and down in training, all clients together", "bytes", BYTES)
+    title = "Accuracy against bytes"
+    return _curves(selection, "bytes", title, f"{BAND}{FINAL}", axis, _bytes, ["global", "personal"])
+
+
+def against_seconds(selection: Selection) -> Chart | None:
+    """The same against the time spent in training and merging."""
+    axis = Axis("wall-clock seconds of training and merging", "seconds", SECONDS)
+    caption = f"{BAND}{FINAL} Set-up and evaluation are not counted; other work on the machine is."
+    return _curves(selection, "seconds", "Accuracy against seconds", caption, axis, _seconds, ["global", "personal"])
+
+
+def _round(run: Shown, found: pandas.DataFrame) -> pandas.Series:
+    return found["round"].astype(float)
+
+
+def _bytes(run: Shown, found: pandas.DataFrame) -> pandas.Series:
+    return _spent(run, found, ["bytes_up", "bytes_down"])
+
+
+def _seconds(run: Shown, found: pandas.DataFrame) -> pandas.Series:
+    return _spent(run, found, ["train", "server"])
+
+
+def _spent(run: Shown, found: pandas.DataFrame, columns: list[str]) -> pandas.Series:
+    """What had been spent at each of these rounds; nan where it is not recorded."""
+    spent = run.records("spent").set_index("round")[columns].sum(axis=1, min_count=1)
+    return found["round"].map(spent).astype(float)
+
+
+def _curves(
+    selection: Selection, kind: str, title: str, caption: str, axis: Axis, cost: Cost, measures: Sequence[str]
+) -> Chart | None:
+    panels = []
+    for measure in measures:
+        words = MEASURES[measure]
+        for setting, runs in selection.by_setting().items():
+            marks = [m for row, seeds in by_row(runs).items() for m in _marks(selection, row, seeds, measure, cost)]
+            panels.append(Panel(titled(words, setting), axis, Axis("accuracy", "accuracy", PERCENT), marks))
+    return drawn(kind, title, caption, panels)
+
+
+def _marks(selection: Selection, row: str, runs: Sequence[Shown], measure: str, cost: Cost) -> list[Mark]:
+    """The line of a row and, for personal models, where it stands after finish."""
+    label, tint = measured(selection, row), selection.rows.index(row)
+    marks: list[Mark] = []
+    for name in [measure, *([AFTER] if measure == "personal" else [])]:
+        points = _over_seeds(runs, name, cost)
+        if points:
+            x, y, spread, seeds = (list(each) for each in zip(*points, strict=True))
+            marks.append(Line(label, tint, x, y, spread, seeds, "after" if name == AFTER else "before"))
+    return marks
+
+
+def _over_seeds(runs: Sequence[Shown], measure: str, cost: Cost) -> list[tuple[float, float, float, int]]:
+    """By round: mean cost, mean and standard deviation of accuracy (0 for one seed), number of seeds."""
+    rounds: dict[int, list[tuple[float, float]]] = {}
+    for run in runs:
+        found = run.records("rounds")
+        found = found[found["measure"] == measure]
+        for number, x, y in zip(found["round"], cost(run, found), found["accuracy"], strict=True):
+            if not (math.isnan(x) or math.isnan(y)):
+                rounds.setdefault(int(number), []).append((float(x), float(y)))
+    made = []
+    for _, pairs in sorted(rounds.items()):
+        xs, ys = zip(*pairs, strict=True)
+        made.append((fmean(xs), fmean(ys), stdev(ys) if len(ys) > 1 else 0.0, len(ys)))
+    return made

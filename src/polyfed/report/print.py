@@ -1,0 +1,254 @@
+"""Charts in print quality: PDF, SVG or PNG by matplotlib, with their data as CSV beside."""
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("agg")
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from polyfed.errors import UsageError
+from polyfed.report.charts import (
+    BYTES,
+    LIGHT,
+    PERCENT,
+    Axis,
+    Bars,
+    Chart,
+    Dots,
+    Histogram,
+    Line,
+    Mark,
+    Panel,
+    Strip,
+    Tiles,
+    in_unit,
+    middle,
+    shared_places,
+)
+
+FORMS = ("pdf", "svg", "png")
+MARKERS = ("o", "s", "D", "^", "P", "v", "X", "*")
+READABLE = 400  # tiles that still can have their number written on them
+GREY = "#8a929c"
+STYLE: dict[str, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#5f6873",
+    "axes.linewidth": 0.7,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dfe3e8",
+    "grid.linewidth": 0.6,
+    "xtick.color": "#3c434b",
+    "ytick.color": "#3c434b",
+    "legend.frameon": False,
+    "pdf.fonttype": 42,  # text stays text
+    "svg.hashsalt": "polyfed",
+}
+WITHOUT_DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}  # same chart, same file
+
+
+def save(chart: Chart, path: Path) -> Path:
+    """Write a figure and, under the same name, its data; where the data went."""
+    form = path.suffix.lower().removeprefix(".")
+    if form not in FORMS:
+        raise UsageError(f"a figure is written as {', '.join(FORMS)}, by its name: '{path}' is none of them")
+    data = path.with_suffix(".csv")
+    try:
+        with pyplot.rc_context(STYLE):
+            figure = drawing(chart)
+            figure.savefig(path, dpi=200, metadata=WITHOUT_DATE[form], bbox_inches="tight", pad_inches=0.05)
+            pyplot.close(figure)
+        chart.frame().to_csv(data, index=False, lineterminator="\n")
+    except OSError as error:
+        raise UsageError(f"cannot write to '{path}': {error.strerror}") from None
+    return data
+
+
+def drawing(chart: Chart) -> Figure:
+    """All panels, side by side as far as they go, over one legend."""
+    sizes = [_size(panel) for panel in chart.panels]
+    width, height = max(w for w, _ in sizes), max(h for _, h in sizes)
+    columns = min(len(sizes), max(1, int(10.5 // width)), 2 if len(sizes) == 4 else 3)
+    rows = -(-len(sizes) // columns)
+    figure, axes = pyplot.subplots(
+        rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained"
+    )
+    for place, spare in enumerate(axes.flat):
+        if place < len(chart.panels):
+            _draw(spare, chart.panels[place], int(width * 14))
+        else:
+            spare.remove()
+    legend = chart.legend()
+    if legend:
+        handles = [_handle(chart, name, tint) for name, tint in legend.items()]
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5))
+    return figure
+
+
+def _size(panel: Panel) -> tuple[float, float]:
+    """Inches that suit what is in a panel."""
+    across, down = len(panel.x.names or ()), len(panel.y.names or ())
+    if panel.square:
+        side = float(np.clip(0.22 * across + 1.4, 2.6, 9))
+        return side + 0.7, side
+    bars = sum(isinstance(mark, Bars) for mark in panel.marks)
+    return (
+        float(np.clip(0.2 * across * max(1, bars * 0.45), 3.5, 10)),
+        float(np.clip(0.3 * down + (0.55 * down if _has(panel, Strip) else 0.6), 2.6, 9)),
+    )
+
+
+def _has(panel: Panel, kind: type[Mark]) -> bool:
+    return any(isinstance(mark, kind) for mark in panel.marks)
+
+
+def _handle(chart: Chart, name: str, tint: int) -> Line2D:
+    lines = any(isinstance(m, Line) and m.series == name for p in chart.panels for m in p.marks)
+    bars = any(isinstance(m, Bars) and m.series == name for p in chart.panels for m in p.marks)
+    marker = "s" if bars else MARKERS[tint % len(MARKERS)]
+    return Line2D(
+        [], [], color=_colour(tint), marker=marker, markersize=4, linestyle=_dash(tint) if lines else "none", label=name
+    )
+
+
+def _draw(axes: Axes, panel: Panel, letters: int) -> None:
+    title = textwrap.fill(panel.title, letters)
+    axes.set_title("\n".join(filter(None, [title, panel.note])))
+    groups = [mark for mark in panel.marks if isinstance(mark, Bars)]
+    for mark in panel.marks:
+        match mark:
+            case Line():
+                _line(axes, mark)
+            case Bars():
+                _bars(axes, mark, groups)
+            case Dots():
+                _dots(axes, mark)
+            case Strip():
+                _strip(axes, mark, middle(panel))
+            case Histogram():
+                widths = np.diff(mark.edges)
+                axes.bar(mark.edges[:-1], mark.counts, widths, align="edge", color=_colour(mark.tint), linewidth=0)
+            case Tiles():
+                _tiles(axes, mark)
+    if panel.rule is not None:
+        axes.axvline(panel.rule, color="#3c434b", linewidth=0.8, linestyle=":")
+    _scale(axes.xaxis, panel.x, rotate=True)
+    _scale(axes.yaxis, panel.y)
+    axes.set_xlabel("\n".join(textwrap.wrap(panel.x.label, letters)))
+    axes.set_ylabel("\n".join(textwrap.wrap(panel.y.label, 34)))
+    if groups and panel.y.unit == PERCENT:
+        axes.set_ylim(0, 1.005)
+    if panel.y.names is not None:
+        axes.set_ylim(len(panel.y.names) - 0.5, -0.5)
+        if _has(panel, Strip):
+            axes.invert_yaxis()
+
+
+def _line(axes: Axes, mark: Line) -> None:
+    colour, y, spread = _colour(mark.tint), np.array(mark.y), np.array(mark.spread)
+    if mark.finish == "after":
+        axes.errorbar(mark.x, y, spread, fmt="*", color=colour, markersize=7, elinewidth=0.7, capsize=0)
+        return
+    few = len(mark.x) <= 30
+    marker = MARKERS[mark.tint % len(MARKERS)] if few else ""
+    axes.plot(mark.x, y, color=colour, linewidth=1.2, marker=marker, markersize=3, linestyle=_dash(mark.tint))
+    if spread.any():
+        axes.fill_between(mark.x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
+
+
+def _bars(axes: Axes, mark: Bars, groups: Sequence[Bars]) -> None:
+    """Side by side where bars of several series share a place."""
+    shared = shared_places(groups)
+    width = 0.8 / (len(groups) if shared else 1)
+    shift = (groups.index(mark) - (len(groups) - 1) / 2) * width if shared else 0.0
+    spread = mark.spread if any(mark.spread) else None
+    at = np.array(mark.x) + shift
+    axes.bar(at, mark.y, width, yerr=spread, color=_colour(mark.tint), linewidth=0, error_kw={"elinewidth": 0.6})
+    axes.grid(axis="x", visible=False)
+
+
+def _dots(axes: Axes, mark: Dots) -> None:
+    colour, marker = _colour(mark.tint), MARKERS[mark.tint % len(MARKERS)]
+    if mark.sizes is not None:
+        areas = 240 * np.array(mark.sizes) / max(mark.sizes)
+        axes.scatter(mark.x, mark.y, s=areas, color=colour, alpha=0.75, linewidths=0)
+        return
+    if mark.spread is not None:
+        axes.errorbar(mark.x, mark.y, mark.spread[1], mark.spread[0], fmt="none", ecolor=colour, elinewidth=0.7)
+    axes.scatter(mark.x, mark.y, s=18, color=colour, marker=marker, linewidths=0, zorder=3)
+    if mark.written:
+        for x, y, name in zip(mark.x, mark.y, mark.names, strict=True):
+            axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", color=colour, fontsize=7)
+
+
+def _strip(axes: Axes, mark: Strip, centre: float) -> None:
+    colour, (low, median, high) = _colour(mark.tint), mark.quartiles
+    axes.barh(mark.at, high - low, 0.62, left=low, color=colour, alpha=0.14, linewidth=0)
+    axes.plot([median, median], [mark.at - 0.31, mark.at + 0.31], color=colour, linewidth=1.4)
+    axes.scatter(mark.values, mark.at + np.array(mark.offsets), s=9, color=colour, alpha=0.8, linewidths=0, zorder=3)
+    for (place, words), (above, side) in zip(mark.extremes(), ((-0.35, "top"), (0.35, "bottom")), strict=True):
+        value = mark.values[place]
+        spot, end = (value, mark.at + above), "right" if value > centre else "left"
+        axes.annotate(words, spot, ha=end, va=side, fontsize=6.5, color="#3c434b")
+    axes.grid(axis="y", visible=False)
+
+
+def _tiles(axes: Axes, mark: Tiles) -> None:
+    axes.grid(visible=False)
+    values = np.ma.masked_invalid(mark.values)
+    x, y = (np.arange(count + 1) - 0.5 for count in reversed(values.shape))
+    if not mark.groups:
+        drawn = axes.pcolormesh(x, y, values, cmap="viridis_r")
+        axes.figure.colorbar(drawn, ax=axes, label=mark.value, fraction=0.046)
+        axes.set_aspect("equal")
+        return
+    count = int(values.max()) + 1
+    colours = ListedColormap([_colour(tint) for tint in range(count)])
+    axes.pcolormesh(x, y, values, cmap=colours, norm=BoundaryNorm(range(count + 1), count), edgecolors="w", linewidth=1)
+    if values.size <= READABLE:
+        for (row, column), cluster in np.ma.ndenumerate(values):
+            axes.text(column, row, f"{cluster:.0f}", ha="center", va="center", color="w", fontsize=6)
+
+
+def _scale(axis: Any, meaning: Axis, rotate: bool = False) -> None:
+    """Ticks in the axis's unit, or names at its places, as many as can be read."""
+    if meaning.names is not None:
+        step = -(-len(meaning.names) // 40)
+        places = range(0, len(meaning.names), step)
+        names = [meaning.names[place] for place in places]
+        axis.set_ticks(list(places), names)
+        if rotate and max(map(len, names), default=0) * len(names) > 60:
+            axis.set_tick_params(rotation=90)
+        return
+    match meaning.unit:
+        case "percent":
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 6):g} %"))
+        case "points":
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:+.0f}" if value else "0"))
+        case "bytes":
+            axis.set_major_formatter(FuncFormatter(lambda value, _: in_unit(value, BYTES)))
+        case "count":
+            axis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _colour(tint: int) -> str:
+    return LIGHT[tint % len(LIGHT)] if tint >= 0 else GREY
+
+
+def _dash(tint: int) -> str:
+    return ("-", "--", ":", "-.")[tint // len(LIGHT) % 4]

@@ -1,0 +1,256 @@
+"""Runs as people see them: found in directories, told apart by labels, their records read from disk."""
+
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+
+from polyfed.comparison.folder import ComparisonFolder, Found, accuracies, is_comparison
+from polyfed.comparison.grid import check_baseline, word
+from polyfed.config import BESIDE, Tree, flatten
+from polyfed.engine.folder import RunFolder
+from polyfed.errors import DataError
+from polyfed.measure.recorder import FIELDS
+
+FREE = ("seed", "engine", "device", "eval", "checkpoint", *BESIDE)  # sections that make no other experiment
+FEDERATION = ("data", "split", "model")  # runs that differ here are shown apart; others side by side
+WORDS = ("measure", "name", "status", "reason")  # columns of records that hold no number
+USUAL = ("fedavg", "local")  # what others are set against where nobody says
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run as people see it: its place in a comparison, and what its directory holds."""
+
+    path: Path
+    row: str
+    setting: Mapping[str, Any]
+    config: Tree
+    summary: Mapping[str, Any] | None
+    tables: dict[str, pandas.DataFrame] = field(default_factory=dict, repr=False, compare=False)  # those read so far
+
+    @property
+    def seed(self) -> int:
+        """Its seed."""
+        return int(self.config["seed"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end."""
+        return self.summary is not None
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it is to have."""
+        return int(self.config["rounds"])
+
+    def records(self, table: str) -> pandas.DataFrame:
+        """One of its tables; empty where nothing is recorded yet."""
+        if table not in self.tables:
+            self.tables[table] = records(self.path, table)
+        return self.tables[table]
+
+    def arrays(self, name: str) -> dict[int, np.ndarray]:
+        """What its method recorded under a name, by round."""
+        found = sorted((self.path / "arrays").glob(f"{name}-{'[0-9]' * 6}.npy"))
+        try:
+            return {int(file.stem[-6:]): np.load(file, allow_pickle=False) for file in found}
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"the run at '{self.path}' is corrupt: arrays/{name}: {error}") from None
+
+    @cached_property
+    def federation(self) -> dict[str, Any] | None:
+        """Who takes part and holds what; None where it was not written down."""
+        return _json(self.path, "federation.json")
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """What the bits may depend on."""
+        return _json(self.path, "environment.json") or {}
+
+    def found(self) -> Found:
+        """Its place in a table; only for a finished one."""
+        return Found(self.row, self.seed, self.summary or {}, self.setting, accuracies(RunFolder(self.path)))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The runs of a report, in order, and the row the others are set against."""
+
+    runs: Sequence[Shown]
+    baseline: str | None = None
+    missing: int = 0  # cells of comparisons that have not begun
+    sources: Sequence[Path] = field(default_factory=tuple)
+
+    @property
+    def rows(self) -> list[str]:
+        """The labels of what is compared; each has its colour."""
+        return list(dict.fromkeys(run.row for run in self.runs))
+
+    def by_setting(self) -> dict[str, list[Shown]]:
+        """The runs that may be set against each other, by what they have in common."""
+        groups: dict[str, list[Shown]] = {}
+        for run in self.runs:
+            words = [f"{key} = {word(value)}" for key, value in run.setting.items()]
+            groups.setdefault(", ".join(words), []).append(run)
+        return groups
+
+    @property
+    def against(self) -> str | None:
+        """The baseline that was chosen, or the usual one; None where there is nothing to compare."""
+        if len(self.rows) < 2:
+            return None
+        return self.baseline or next((name for name in USUAL if name in self.rows), self.rows[0])
+
+
+def by_row(runs: Iterable[Shown]) -> dict[str, list[Shown]]:
+    """The seeds of each row."""
+    rows: dict[str, list[Shown]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        rows.setdefault(run.row, []).append(run)
+    return rows
+
+
+def select(paths: Sequence[Path], baseline: str | None = None) -> Selection:
+    """The runs in directories: runs, comparisons, or folders of runs."""
+    runs: dict[Path, Shown] = {}
+    missing, chosen, alone = 0, baseline, len(paths) == 1 and is_comparison(paths[0])
+    for path in paths:
+        grid = _grid(path) if is_comparison(path) else None
+        for run in _of_grid(grid) if grid else _of_folder(path):
+            runs.setdefault(run.path.resolve(), run)
+        if grid:
+            chosen = chosen or grid.grid.baseline
+            missing += sum(not grid.run(cell).config.exists() for cell in grid.grid.cells)
+        alone = alone and grid is not None
+    if not runs:
+        raise DataError(f"no run has begun in {', '.join(repr(str(path)) for path in paths)}")
+    made = list(runs.values()) if alone else apart(list(runs.values()))
+    selection = Selection(made, chosen, missing, tuple(paths))
+    if baseline is not None:
+        check_baseline(baseline, selection.rows)
+    return selection
+
+
+def _grid(path: Path) -> ComparisonFolder | None:
+    """The grid of a comparison; None where its methods are not known here: then its runs speak for themselves."""
+    try:
+        return ComparisonFolder.existing(path)
+    except DataError:
+        return None
+
+
+def _of_grid(folder: ComparisonFolder) -> list[Shown]:
+    begun = [cell for cell in folder.grid.cells if folder.run(cell).config.exists()]
+    return [replace(read(folder.run(cell).path), row=cell.row, setting=cell.setting) for cell in begun]
+
+
+def _of_folder(path: Path) -> list[Shown]:
+    if not path.is_dir():
+        raise DataError(f"there is no run at '{path}'")
+    if (path / "config.yaml").is_file():
+        return [read(path)]
+    inside = sorted(one for one in path.iterdir() if (one / "config.yaml").is_file())
+    if not inside and not is_comparison(path):
+        raise DataError(f"'{path}' is neither a run nor a comparison: it has no config.yaml, nor has a folder in it")
+    return [read(one) for one in inside]
+
+
+def read(path: Path) -> Shown:
+    """A run, or the sentence that says what is wrong with it."""
+    folder = RunFolder.existing(path)
+    config, summary = folder.tree(), folder.result()
+    sections = [key for key in ("method", "data", "split", "model") if not isinstance(config.get(key), dict)]
+    plain = [key for key in ("seed", "rounds") if not isinstance(config.get(key), int)]
+    if sections or plain or "name" not in config["method"]:
+        raise DataError(f"the run at '{path}' is corrupt: config.yaml has no '{(sections + plain + ['method'])[0]}'")
+    if summary is not None and not (isinstance(summary, dict) and "fingerprint" in summary):
+        raise DataError(f"the run at '{path}' is corrupt: summary.json is not a summary")
+    return Shown(path, str(config["method"]["name"]), {}, config, summary)
+
+
+# ---- telling runs apart
+
+
+def apart(runs: list[Shown]) -> list[Shown]:
+    """Runs with settings and rows that say how they differ: other federations in the setting, the rest in the row."""
+    keys = [k for k in _differing(runs) if k.split(".")[0] in FEDERATION]
+    given = list(dict.fromkeys(key for run in runs for key in run.setting))
+    keys = [k for k in keys if not any(k == g or k.startswith(f"{g}.") for g in given)]
+    settled = [
+        replace(run, setting={key: run.setting.get(key, _value(run, key)) for key in (*given, *keys)}) for run in runs
+    ]
+    return [_named_apart(run, [o for o in settled if _place(o) == _place(run)]) for run in settled]
+
+
+def _named_apart(run: Shown, alike: list[Shown]) -> Shown:
+    """A run whose row says what others of the same row do otherwise; its directory's name, if nothing else."""
+    keys = _differing(alike)
+    words = [run.row, *(f"{key.removeprefix('method.')}={word(_value(run, key))}" for key in keys)]
+    twins = [o for o in alike if o.seed == run.seed and all(_value(o, key) == _value(run, key) for key in keys)]
+    return replace(run, row=", ".join([*words, *([run.path.name] if len(twins) > 1 else [])]))
+
+
+def _place(run: Shown) -> tuple[str, str]:
+    return run.row, repr(run.setting)
+
+
+def _differing(runs: Sequence[Shown]) -> list[str]:
+    """The keys two runs of one method may differ in and these do; what only one of them has is its method's own."""
+    trees = [flatten({k: v for k, v in run.config.items() if k not in FREE}) for run in runs]
+    common = [key for key in trees[0] if all(key in tree for tree in trees)]
+    names = len({run.config["method"]["name"] for run in runs})
+    shared = [key for key in common if names == 1 or not key.startswith("method.")]
+    return [key for key in shared if any(tree[key] != trees[0][key] for tree in trees)]
+
+
+def _value(run: Shown, key: str) -> Any:
+    """The value at a dotted key; for a section, its name."""
+    value: Any = run.config
+    for step in key.split("."):
+        value = value.get(step) if isinstance(value, dict) else None
+    return value.get("name") if isinstance(value, dict) else value
+
+
+# ---- files
+
+
+def records(path: Path, table: str) -> pandas.DataFrame:
+    """A table of a run's records; whole lines only, as a run may be writing the last one; empty where there is none."""
+    try:
+        text = (path / f"{table}.csv").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        text = ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the run at '{path}' is corrupt: {table}.csv: {error}") from None
+    whole = text[: text.rfind("\n") + 1]
+    if not whole:
+        return pandas.DataFrame(columns=FIELDS[table])
+    try:
+        found = pandas.read_csv(io.StringIO(whole))
+        for name in found.columns.difference(WORDS):
+            found[name] = pandas.to_numeric(found[name])
+    except ValueError as error:
+        raise DataError(f"the run at '{path}' is corrupt: {table}.csv: {error}") from None
+    missing = [name for name in FIELDS[table] if name not in found]
+    if missing:
+        raise DataError(f"the run at '{path}' is corrupt: {table}.csv has no column '{missing[0]}'")
+    return found
+
+
+def _json(path: Path, name: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads((path / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise DataError(f"the run at '{path}' is corrupt: {name}: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"the run at '{path}' is corrupt: {name} is not what was written")
+    return found
