@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 FULL := $(VENV)/.ready-with-extras
-EXTRAS := dev,flower,export,track
+EXTRAS := dev,flower,export,track,browser
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow lint types bench clean
+.PHONY: demo test test-slow lint types bench bench-full clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -34,8 +34,11 @@ lint: $(STAMP)
 types: $(FULL)
 	$(BIN)/mypy
 
-bench: $(STAMP) ## speed as ratios within one run
-	$(BIN)/python -m benchmarks.speed
+bench: $(STAMP) ## speed as ratios within one run: polyfed, the limit and pfl, about ten minutes
+	$(BIN)/python -m benchmarks --again
+
+bench-full: $(STAMP) ## all cells and rivals, at most an hour; stopped, it goes on where it was
+	$(BIN)/python -m benchmarks --full
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
