@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyfed.comparison.grid import make_grid, plain
+from polyfed.comparison.grid import make_grid
+from polyfed.comparison.values import plain
 from polyfed.config import read_config, unflatten, write_yaml
 from polyfed.errors import UsageError
 from polyfed.methods.fedprox import FedProx

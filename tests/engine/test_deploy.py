@@ -14,10 +14,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from killing import wait_for
 from sklearn.datasets import load_digits
 
 import polyfed
+from killing import wait_for
 from polyfed.errors import DataError, UsageError
 from polyfed.message import Memory
 

@@ -10,10 +10,10 @@ import sys
 import numpy as np
 import pytest
 import torch
-from killing import wait_for
 from safetensors.torch import load_file
 
 import polyfed
+from killing import wait_for
 from polyfed.config import make_config
 from polyfed.engine.flower import Flower, need_flower
 from polyfed.engine.start import newest_model

@@ -6,9 +6,9 @@ import socket
 import threading
 
 import pytest
-from killing import command, forked, wait_for
 
 import polyfed
+from killing import command, forked, wait_for
 from polyfed import cli
 from polyfed.errors import DataError
 

@@ -6,9 +6,9 @@ import signal
 import time
 
 import pytest
-from killing import children, forked, wait_for
 
 import polyfed
+from killing import children, forked, wait_for
 
 pytestmark = pytest.mark.slow
 CASES = [  # (victim, method, workers of each sitting); the number of the case is the seed of the moments

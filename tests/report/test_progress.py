@@ -1,10 +1,13 @@
 """Live progress: on stderr, a bar per run, with the numbers people look for."""
 
+import time
 from typing import Any
 
 import pytest
 
-from polyfed.report.progress import Silent, in_words, live
+from polyfed.comparison.grid import Cell
+from polyfed.comparison.run import Silent, State
+from polyfed.report.progress import in_words, live, overview
 
 
 def test_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +35,58 @@ def test_one_bar_per_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fedper, seed 0" in err
 
 
+def cells(lines: int = 2) -> dict[Cell, State]:
+    """Methods of two seeds; of the first, one is done and one runs."""
+    places = [Cell(f"m{line}", {"split.alpha": 0.1}, seed, ()) for seed in (0, 1) for line in range(lines)]
+    states = dict.fromkeys(places, State.WAITING)
+    states[places[0]], states[places[lines]] = State.DONE, State.RUNNING
+    return states
+
+
+class TestOverview:
+    def test_a_sign_per_cell_and_the_expected_finish(self) -> None:
+        now = time.mktime((2024, 5, 6, 14, 30, 0, 0, 0, -1))
+        states = cells()
+        assert overview(states, 125.0, now) == [
+            "m0-split.alpha=0.1  ✓ ▶",
+            "m1-split.alpha=0.1  · ·",
+            "1 of 4 cells done; expected finish 14:32:05",
+        ]
+        waiting = [cell for cell, state in states.items() if state is State.WAITING]
+        states |= {waiting[0]: State.FAILED, waiting[1]: State.ELSEWHERE}
+        assert overview(states, None, now)[1:] == [
+            "m1-split.alpha=0.1  ✗ ~",
+            "1 of 4 cells done, 1 failed, 1 with another process",
+        ]
+        assert overview(states, 86400.0, now)[-1].endswith("expected finish 2024-05-07 14:30:00")
+
+    def test_of_many_lines_only_what_runs(self) -> None:
+        assert overview(cells(100), None, 0.0) == ["m0-split.alpha=0.1  ✓ ▶", "1 of 200 cells done"]
+
+    def test_above_the_bar_of_the_cell_that_runs(self, capsys: pytest.CaptureFixture[str]) -> None:
+        states = cells()
+        with live() as watch:
+            watch.cells(states, None)
+            for text in ("begins: method m0, seed 1", "split: moved: 3", "split: moved: 3"):
+                watch.say(text)
+            watch.round(1, 2, {})
+        err = capsys.readouterr().err
+        assert err.count("m0-split.alpha=0.1-s1") == 1
+        assert "1/2" in err
+        assert "1 of 4 cells done" in err
+        assert err.count("split: moved: 3") == 1  # every cell says it
+
+    def test_the_bar_of_a_cell_goes_with_it(self, capsys: pytest.CaptureFixture[str]) -> None:
+        states = cells()
+        with live() as watch:
+            watch.cells(states, None)
+            watch.round(2, 2, {})
+            watch.cells(dict.fromkeys(states, State.DONE), 0.0)
+        err = capsys.readouterr().err
+        assert "2/2" not in err
+        assert "4 of 4 cells done\n" in err
+
+
 @pytest.mark.parametrize(
     ("numbers", "words"),
     [
@@ -48,4 +103,5 @@ def test_silent(capsys: pytest.CaptureFixture[str]) -> None:
     watch = Silent()
     watch.round(1, 1, {"global": {"accuracy": 1.0}})
     watch.say("hello")
+    watch.cells({}, None)
     assert capsys.readouterr() == ("", "")

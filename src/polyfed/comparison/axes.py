@@ -23,22 +23,28 @@ class Axis:
     values: tuple[Any, ...]
 
 
-def take_axes(tree: Tree) -> tuple[list[Axis], Tree]:
-    """The axes of an experiment's tree, and the tree without them."""
+def by_type(tree: Tree) -> Callable[[Path], bool]:
+    """Says of an experiment's lists whether they are axes, by what their keys take."""
     whole = merge(named_sections(DEFAULTS), tree)
-    return _take(tree, lambda path: takes_list(path, whole))
+    return lambda path: not takes_list(path, whole)
 
 
-def take_own_axes(section: Tree, method: str) -> tuple[list[Axis], Tree]:
+def by_type_of(method: str, section: Tree) -> Callable[[Path], bool]:
     """The same for the parameters of one method."""
     spec = registry_of("method").get(method)
-    return _take(section, lambda path: _spec_takes_list(spec, path, section))
+    return lambda path: not _spec_takes_list(spec, path, section)
 
 
-def _take(tree: Tree, keeps: Callable[[Path], bool]) -> tuple[list[Axis], Tree]:
+def by_name(axes: Sequence[str], above: str = "") -> Callable[[Path], bool]:
+    """The same where the axes were written down: nothing needs to be known of methods, models and data."""
+    return lambda path: above + key_of(path) in axes
+
+
+def take_axes(tree: Tree, is_axis: Callable[[Path], bool]) -> tuple[list[Axis], Tree]:
+    """The axes of a tree, and the tree without them."""
     axes, rest = [], tree
     for path, values in lists(tree):
-        if not keeps(path):
+        if is_axis(path):
             axes.append(_axis(path, values))
             rest = _without(rest, path)
     return axes, rest

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from polyfed.comparison.grid import Cell, Grid, experiment, make_grid
+from polyfed.comparison.grid import Cell, Grid, experiment, make_grid, read_grid
 from polyfed.config import Tree, make_config, merge, read_config, write_yaml
 from polyfed.engine.folder import RunFolder, alone, claim
 from polyfed.engine.memory import write_file
@@ -58,23 +58,32 @@ class ComparisonFolder:
         return folder
 
     @staticmethod
-    def existing(path: Path, given: Tree | None = None) -> "ComparisonFolder":
-        """One that is there; Python objects it was made with are given again."""
+    def existing(path: Path) -> "ComparisonFolder":
+        """One that is there, to be read: what it compares need not be known here."""
         if not is_comparison(path):
             raise DataError(f"'{path}' is not a comparison: it has no {FILE}")
         try:
-            return ComparisonFolder(path, make_grid(merge(read_config(path / FILE), given or {})))
+            return ComparisonFolder(path, read_grid(read_config(path / FILE)))
         except UsageError as error:
-            raise DataError(f"the comparison at '{path}' cannot be used here: {FILE}: {error}") from None
+            raise DataError(f"the comparison at '{path}' is corrupt: {FILE}: {error}") from None
+
+    def again(self, given: Tree) -> "ComparisonFolder":
+        """The same, to go on with: Python objects it was made with, and who does the work, are given anew."""
+        try:
+            return ComparisonFolder(self.path, make_grid(merge(self.grid.tree, given)))
+        except UsageError as error:
+            raise DataError(f"the comparison at '{self.path}' cannot be used here: {FILE}: {error}") from None
 
     def _agree(self, grows: bool) -> None:
         """The grid is written down; one that is written already must be the same."""
         if is_comparison(self.path) and not grows:
-            theirs = ComparisonFolder.existing(self.path).grid
+            theirs = ComparisonFolder.existing(self.path).again({}).grid
             if not self.grid.same_as(theirs):
-                keys = [k for k in {**theirs.tree, **self.grid.tree} if theirs.tree.get(k) != self.grid.tree.get(k)]
-                differ = f"{', '.join(keys)} differ{'s' if len(keys) == 1 else ''}"
-                raise UsageError(f"'{self.path}' holds another comparison ({differ}); give another --out")
+                ours = self.grid.tree
+                keys = [k for k in {**theirs.tree, **ours} if k != "axes" and theirs.tree.get(k) != ours.get(k)]
+                raise UsageError(
+                    f"'{self.path}' holds another comparison (other {', '.join(keys)}); give another --out"
+                )
         else:
             write_file(self.path / FILE, write_yaml(self.grid.tree).encode())
 

@@ -3,16 +3,23 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from polyfed.comparison.axes import Axis, applied, combinations, key_of, lists, take_axes, take_own_axes
+from polyfed.comparison.axes import (
+    Axis,
+    applied,
+    by_name,
+    by_type,
+    by_type_of,
+    combinations,
+    key_of,
+    lists,
+    take_axes,
+)
+from polyfed.comparison.values import plain, word
 from polyfed.config import Config, Tree, identity, make_config, unflatten
 from polyfed.errors import UsageError, did_you_mean
-from polyfed.methods.base import Method, methods
-from polyfed.registry import Spec
 
 Row = tuple[str, Tree]  # a label, and the keys it sets
 SEEDS = 3
@@ -26,7 +33,12 @@ class Cell:
     row: str
     setting: Tree
     seed: int
-    config: Config
+    layers: tuple[Tree, ...]
+
+    @cached_property
+    def config(self) -> Config:
+        """Its experiment; made when first needed, since reading a comparison needs none."""
+        return make_config(*self.layers)
 
     @property
     def line(self) -> str:
@@ -71,26 +83,35 @@ def make_grid(given: Tree) -> Grid:
 
     All cells are checked before anything runs.
     """
-    tree = plain(given)
+    grid = read_grid({key: value for key, value in plain(given).items() if key != "axes"}, by_types=True)
+    for cell in grid.cells:
+        try:
+            cell.config  # noqa: B018
+        except UsageError as error:
+            raise UsageError(f"{error}{_about_lists(str(error), grid.tree)}") from None
+    return grid
+
+
+def read_grid(tree: Tree, by_types: bool = False) -> Grid:
+    """The grid of a plain tree in which `axes` names the lists that are axes; nothing is checked against types."""
     kept = dict(tree)
+    listed = None if by_types else kept.pop("axes", [])
     baseline, seeds = kept.pop("baseline", None), _seeds(kept.pop("seeds", SEEDS))
-    rows, own = _rows_of_methods(kept) if "rows" not in kept else (_named_rows(kept), set())
+    rows, own = _rows_of_methods(kept, listed) if "rows" not in kept else (_named_rows(kept), [])
     if "seed" in kept:
         raise UsageError("'seed' has no place in a comparison; give seeds=[...]")
-    axes, rest = take_axes(kept)
-    known = own | {axis.key for axis in axes}
-    cells = []
-    for seed in seeds:
-        for setting in combinations(axes):
-            for label, keys in rows:
-                _no_axis_in(label, keys, axes)
-                try:
-                    config = make_config(applied(rest, setting), keys, {"seed": seed})
-                except UsageError as error:
-                    raise UsageError(f"{error}{_about_lists(str(error), tree, known)}") from None
-                cells.append(Cell(label, setting, seed, config))
+    axes, rest = take_axes(kept, by_type(kept) if listed is None else by_name(listed))
+    for label, keys in rows:
+        _no_axis_in(label, keys, axes)
+    cells = [
+        Cell(label, setting, seed, (applied(rest, setting), keys, {"seed": seed}))
+        for seed in seeds
+        for setting in combinations(axes)
+        for label, keys in rows
+    ]
     _distinct(cells)
-    grid = Grid({**tree, "seeds": seeds}, tuple(cells), baseline)
+    known = [*own, *(axis.key for axis in axes)]
+    grid = Grid({**tree, "seeds": seeds, **({"axes": known} if known else {})}, tuple(cells), baseline)
     check_baseline(baseline, grid.rows)
     return grid
 
@@ -104,7 +125,7 @@ def check_baseline(baseline: Any, rows: Sequence[str]) -> None:
 # ---- rows
 
 
-def _rows_of_methods(tree: Tree) -> tuple[list[Row], set[str]]:
+def _rows_of_methods(tree: Tree, listed: Sequence[str] | None) -> tuple[list[Row], list[str]]:
     """A row per method, with its own parameters, taken out of the tree; a list of values makes a row for each.
 
     Beside them, the keys that have such lists.
@@ -115,14 +136,15 @@ def _rows_of_methods(tree: Tree) -> tuple[list[Row], set[str]]:
     own = {name: _own_parameters(tree, name) for name in names}
     for name in names:
         tree.pop(_short(name), None)
-    rows, listed = [], set()
+    rows, known = [], []
     for name in names:
-        axes, rest = take_own_axes(own[name], name)
-        listed |= {f"{_short(name)}.{axis.key}" for axis in axes}
+        above = f"{_short(name)}."
+        axes, rest = take_axes(own[name], by_type_of(name, own[name]) if listed is None else by_name(listed, above))
+        known += [above + axis.key for axis in axes]
         for setting in combinations(axes):
             label = ", ".join([name, *(f"{key}={word(value)}" for key, value in setting.items())])
             rows.append((label, {"method": applied({"name": name, **rest}, setting)}))
-    return rows, listed
+    return rows, known
 
 
 def _short(name: str) -> str:
@@ -176,8 +198,8 @@ def _mappings(rows: Any) -> list[Tree]:
 def _no_axis_in(label: str, keys: Tree, axes: Sequence[Axis]) -> None:
     for axis in axes:
         inside: Any = keys
-        for word in axis.key.split("."):
-            inside = inside.get(word) if isinstance(inside, dict) else None
+        for step in axis.key.split("."):
+            inside = inside.get(step) if isinstance(inside, dict) else None
         if inside is not None:
             raise UsageError(f"row '{label}' sets '{axis.key}', which is an axis of the comparison")
 
@@ -193,13 +215,13 @@ def _seeds(seeds: Any) -> list[int]:
     return found
 
 
-def _about_lists(sentence: str, tree: Tree, axes: set[str]) -> str:
+def _about_lists(sentence: str, tree: Tree) -> str:
     """What a mistake in a list should say beside: whether the list was taken for an axis."""
     for path, _ in lists(tree):
         key = key_of(path)
         said = key if path[0] in Config.model_fields else key_of(("method", *path[1:]))
         if sentence.startswith(f"'{said}'"):
-            if key in axes:
+            if key in tree.get("axes", ()):
                 return f"; '{key}' takes one value, so its list is an axis of the comparison"
             return f"; '{key}' takes a list itself, so this list is one value and no axis: vary it in rows"
     return ""
@@ -211,33 +233,3 @@ def _distinct(cells: Sequence[Cell]) -> None:
         other = seen.setdefault(cell.name.casefold(), cell)
         if other is not cell:
             raise UsageError(f"'{other.row}' and '{cell.row}' would share the directory '{cell.name}'; name them apart")
-
-
-# ---- plain values
-
-
-def word(value: Any) -> str:
-    """A value of an axis in a label."""
-    if isinstance(value, dict):
-        return " ".join(str(v) if k == "name" else f"{k}={word(v)}" for k, v in value.items())
-    return str(value).lower() if isinstance(value, bool) else "none" if value is None else str(value)
-
-
-def plain(value: Any, key: str = "") -> Any:
-    """A tree as a file holds it; classes of methods by their names."""
-    match value:
-        case np.generic():
-            return value.item()
-        case dict():
-            return {name: plain(inside, f"{key}.{name}" if key else str(name)) for name, inside in value.items()}
-        case list() | tuple():
-            return [plain(inside, key) for inside in value]
-        case str() | bool() | int() | float() | None:
-            return value
-        case PurePath():
-            return str(value)
-        case Spec():
-            return value.dump()
-        case type() if issubclass(value, Method):
-            return methods.hold(value).name
-    raise UsageError(f"'{key}' cannot be part of a comparison: {type(value).__name__} is no plain value")

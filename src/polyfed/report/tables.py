@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from polyfed.comparison.folder import Found
-from polyfed.comparison.grid import word
+from polyfed.comparison.values import word
 from polyfed.measure.paired import FEWEST_SEEDS, LEVEL, by_client, by_seed, differences
 from polyfed.report.forms import BEST, SECOND, Entry, Rows, Table
 
