@@ -1,26 +1,32 @@
 """The Python API: make a federation, run a method, compare several, load what was run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from polyfed.comparison.folder import FORMS, ComparisonFolder, Found, is_comparison
+from polyfed.comparison.grid import check_baseline, make_grid
+from polyfed.comparison.run import Onlooker, run_cells
 from polyfed.config import Config, Tree, identity, make_config, merge, read_config, unflatten
 from polyfed.data.federation import Federation
 from polyfed.data.sources.arrays import Arrays
 from polyfed.engine.base import Crew, Engine
 from polyfed.engine.folder import RunFolder
-from polyfed.engine.replay import Predictor, replay
+from polyfed.engine.memory import write_file
+from polyfed.engine.predictor import Predictor
+from polyfed.engine.replay import replay
 from polyfed.engine.rounds import Run, Watch
 from polyfed.engine.work import federation_of
-from polyfed.errors import DataError, UsageError, did_you_mean
+from polyfed.errors import DataError, PolyfedError, UsageError, did_you_mean
 from polyfed.measure.metrics import round_of_arrival
 from polyfed.methods.base import Method, methods
 from polyfed.models.own import hold
 from polyfed.registry import Spec
+from polyfed.report.forms import Table
 from polyfed.report.progress import watching
 from polyfed.report.tables import comparison_table
 
@@ -53,11 +59,13 @@ def resume(
     workers: int | None = None,
     engine: str | Mapping[str, Any] | None = None,
     **objects: Any,
-) -> "Result":
-    """Go on with a run where it stopped, on another engine if one is given; a finished one just gives its result.
+) -> "Result | Comparison":
+    """Go on with a run or comparison where it stopped, on another engine if one is given; a finished one is just read.
 
     Python objects are passed again.
     """
+    if is_comparison(Path(path)):
+        return _compared(_comparison_on_another(Path(path), engine, workers, objects), progress)
     folder = RunFolder.existing(Path(path))
     if folder.result() is not None:
         return Result(folder.path)
@@ -77,8 +85,22 @@ def _on_another(config: Config, section: Mapping[str, Any]) -> Config:
     return make_config({**config.dump(), "engine": {**before, **section}})
 
 
-def load(path: str | Path) -> "Result":
-    """A run that was made before, finished or not."""
+def _comparison_on_another(
+    path: Path, engine: str | Mapping[str, Any] | None, workers: int | None, objects: Mapping[str, Any]
+) -> ComparisonFolder:
+    """The same comparison, its engine said anew."""
+    given = unflatten(_objects(objects))
+    if engine is not None:
+        given = merge(given, unflatten({"engine": engine}))
+    if workers is not None:
+        given = merge(given, {"engine": {"workers": workers}})
+    return ComparisonFolder.existing(path).again(given)
+
+
+def load(path: str | Path) -> "Result | Comparison":
+    """A run or comparison that was made before, finished or not."""
+    if is_comparison(Path(path)):
+        return Comparison(ComparisonFolder.existing(Path(path)))
     return Result(RunFolder.existing(Path(path)).path)
 
 
@@ -114,16 +136,23 @@ def _config_of_run(folder: RunFolder, objects: Mapping[str, Any]) -> Config:
 def _objects(tree: Mapping[str, Any]) -> Tree:
     """Arrays, modules, methods and engines given as Python objects become sections that stand for them."""
     made = dict(tree)
-    data, model, method = made.get("data"), made.get("model"), made.get("method")
-    if not isinstance(data, str | Mapping | Spec | None):
-        made["data"] = _held(data)
-    if not isinstance(model, str | Mapping | Spec | None):
-        made["model"] = hold(model)
+    method = made.get("method")
+    for key, keep in (("data", _held), ("model", hold)):
+        value = made.get(key)
+        if _several(value):
+            made[key] = list(value)
+        elif not isinstance(value, str | Mapping | Spec | None):
+            made[key] = keep(value)
     if isinstance(method, type) and issubclass(method, Method):
         made["method"] = methods.hold(method).name
     elif isinstance(method, Method):
         methods.hold(type(method))
     return {key: _section(value) if isinstance(value, Spec) else value for key, value in made.items()}
+
+
+def _several(value: Any) -> bool:
+    """Names to compare, not an object."""
+    return isinstance(value, list | tuple) and all(isinstance(one, str | Mapping) for one in value)
 
 
 def _section(spec: Spec) -> Tree:
@@ -245,9 +274,25 @@ class Result:
         """The model that answers for all."""
         return replay(_config_of_run(self.folder, objects), self.folder, None)
 
+    def export(self, form: str, client: int | None = None, out: str | Path | None = None, **objects: Any) -> Path:
+        """Write a client's model, or the global one, as a directory of its own: safetensors, onnx or torch-export."""
+        from polyfed.engine.export import export
+        from polyfed.report.card import card
+
+        config = _config_of_run(self.folder, objects)
+        who = "global" if client is None else f"client-{client}"
+        where = self.path / "export" / f"{who}-{form}" if out is None else Path(out)
+        predictor = replay(config, self.folder, client)
+        rows = federation_of(config).dataset.x
+
+        def text(worst: float) -> str:
+            return card(self.folder, config.dump(), client, predictor, form, worst)
+
+        return export(config, predictor, form, where, rows, text)
+
     def table(self) -> str:
         """Its numbers as a table."""
-        return comparison_table([self.summary]).text()
+        return comparison_table([Found(self.summary["method"], self.summary["seed"], self.summary)]).text()
 
     def __repr__(self) -> str:
         return f"<run {self.path}{'' if self.finished else ', not finished'}>"
@@ -255,103 +300,87 @@ class Result:
 
 @dataclass
 class Comparison:
-    """Several methods on the same seeds, splits, initial models and batches."""
+    """Several methods on the same seeds, splits, initial models and batches: a directory, read."""
 
-    path: Path
-    results: list[Result]
+    folder: ComparisonFolder
+    failures: Mapping[str, PolyfedError] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        """Where its runs and tables are."""
+        return self.folder.path
+
+    @property
+    def results(self) -> list[Result]:
+        """Its finished runs."""
+        return [Result(self.folder.run(cell).path) for cell in self.folder.results()]
 
     @property
     def summaries(self) -> list[dict[str, Any]]:
-        """The summary of each run."""
-        return [r.summary for r in self.results]
+        """The summary of each finished run."""
+        return [result.summary for result in self.results]
 
-    def table(self, form: str = "text") -> str:
-        """Mean ± std over seeds, as text, markdown, csv or latex."""
-        return getattr(comparison_table(self.summaries), form)()
+    @property
+    def missing(self) -> list[str]:
+        """The names of the cells that are not finished."""
+        done = self.folder.results()
+        return [cell.name for cell in self.folder.grid.cells if cell not in done]
+
+    @property
+    def finished(self) -> bool:
+        """Whether every run came to its end."""
+        return not self.missing
+
+    def table(self, form: str = "text", baseline: str | None = None) -> str:
+        """Mean ± std over seeds, as text, markdown, csv or latex; against a baseline, if one is chosen."""
+        if form not in FORMS:
+            raise UsageError(f"there is no form '{form}' of a table; {did_you_mean(form, FORMS)}")
+        return getattr(self.as_table(baseline), form)()
+
+    def as_table(self, baseline: str | None = None) -> Table:
+        """The table itself."""
+        grid = self.folder.grid
+        check_baseline(baseline, grid.rows)
+        chosen = baseline or grid.baseline
+        missing = self.missing
+        notes = [f"not finished: {', '.join(missing)}"] if missing else []
+        return comparison_table(self.folder.found(clients=chosen is not None), chosen, notes=notes)
+
+    def write_tables(self, baseline: str | None = None) -> None:
+        """The table in every form, beside the runs."""
+        table = self.as_table(baseline)
+        for form, ending in FORMS.items():
+            write_file(self.path / f"table.{ending}", getattr(table, form)().encode())
+
+    def __repr__(self) -> str:
+        return f"<comparison {self.path}{'' if self.finished else ', not finished'}>"
 
 
 def compare(
     *sources: Source,
     methods: Sequence[str | type[Method]] | None = None,
     seeds: int | Sequence[int] | None = None,
+    baseline: str | None = None,
     out: str | Path | None = None,
-    progress: bool | Watch = False,
+    progress: bool | Onlooker = False,
     **keys: Any,
 ) -> Comparison:
-    """Run each method on each seed; `fedprox={"mu": 0.1}` sets a method's own parameters. Workers serve all runs."""
-    asked = {key: value for key, value in (("methods", methods), ("seeds", seeds)) if value is not None}
-    configs = comparison_configs(*sources, {**keys, **asked})
-    first = configs[0]
-    folder = comparison_folder(first, Path(out) if out is not None else None)
-    crew = first.engine.open()
-    results = []
-    try:
-        with watching(progress) as watch:
-            for config in configs:
-                cell = RunFolder.create(config, folder / f"{config.method.name}-s{config.seed}".replace("/", "_"))
-                watch.say(f"{config.method.name}, seed {config.seed}")
-                Run(config, cell, crew, watch).go()
-                results.append(Result(cell.path))
-    finally:
-        crew.close()
-    made = Comparison(folder, results)
-    for form, ending in (("markdown", "md"), ("csv", "csv"), ("latex", "tex"), ("text", "txt")):
-        (folder / f"table.{ending}").write_text(made.table(form), encoding="utf-8")
-    return made
+    """Run each method, in each setting, on each seed; `out` may hold the same comparison, begun earlier.
 
-
-def comparison_folder(config: Config, out: Path | None) -> Path:
-    """A new directory for the runs of a comparison."""
-    from polyfed.engine.folder import claim
-
-    return claim(out, f"compare-{config.data.name}")
-
-
-def comparison_configs(*sources: Source) -> list[Config]:
-    """One config per seed and method, each method with its own parameters; all checked before anything runs."""
+    `fedprox={"mu": 0.1}` sets a method's own parameters; a list for a key that takes one value is an axis of the grid.
+    A run that fails does not stop the others: it is among the `failures` and can be tried again by the same call.
+    """
+    asked = {"methods": methods, "seeds": seeds, "baseline": baseline}
     tree: Tree = {}
-    for layer in _trees(*sources):
+    for layer in _trees(*sources, {**keys, **{key: value for key, value in asked.items() if value is not None}}):
         tree = merge(tree, layer)
-    names, seeds = _method_names(tree.pop("methods", None)), _seed_list(tree.pop("seeds", 3))
-    for key in ("method", "seed"):
-        if key in tree:
-            raise UsageError(f"'{key}' has no place in a comparison; give {key}s=[...]")
-    chosen = [{"name": name, **_own_parameters(tree, name)} for name in names]
-    return [make_config(tree, {"seed": seed, "method": one}) for seed in seeds for one in chosen]
+    folder = ComparisonFolder.open(make_grid(tree), Path(out) if out is not None else None)
+    return _compared(folder, progress, tree.get("baseline"))
 
 
-def _own_parameters(tree: Tree, name: str) -> Tree:
-    """A method's own parameters, taken out of the tree; one from a file (mine.py:Mine) goes by its class."""
-    short = name.rpartition(":")[2]
-    found = tree.pop(short, {})
-    if not isinstance(found, dict):
-        raise UsageError(f"'{short}' must hold the method's parameters, for example {short}.key=value (got {found!r})")
-    return found
-
-
-def _method_names(given: Any) -> list[str]:
-    names = [given] if isinstance(given, str) else given
-    if not isinstance(names, Sequence) or not names:
-        example = "for example methods=[fedavg,fedprox]"
-        raise UsageError(f"a comparison needs methods=[...], {example}" + (f" (got {given!r})" if given else ""))
-    made = [_method_name(n) for n in names]
-    twice = [n for n in made if made.count(n) > 1]
-    if twice:
-        raise UsageError(f"method '{twice[0]}' is in the comparison twice")
+def _compared(folder: ComparisonFolder, progress: bool | Onlooker, baseline: str | None = None) -> Comparison:
+    """Do what is missing, then write the tables."""
+    with watching(progress) as watch:
+        made = Comparison(folder, run_cells(folder, watch))
+    made.write_tables(baseline)
     return made
-
-
-def _method_name(given: Any) -> str:
-    if isinstance(given, type) and issubclass(given, Method):
-        return methods.hold(given).name
-    if not isinstance(given, str):
-        raise UsageError(f"methods must be a list of names, for example methods=[fedavg,fedprox] (got {given!r})")
-    return given
-
-
-def _seed_list(seeds: Any) -> list[int]:
-    found = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
-    ok = isinstance(found, Sequence) and found and all(isinstance(s, int) and s >= 0 for s in found)
-    if not ok or len(set(found)) != len(found):
-        raise UsageError(f"seeds must be a number of seeds from 1 on or a list of different seeds (got {seeds!r})")
-    return list(found)

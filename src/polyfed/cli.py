@@ -5,14 +5,15 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
 import typer
 
-from polyfed import deploy_cli
-from polyfed.errors import Interrupted, PolyfedError, UsageError
+from polyfed import deploy_cli, report_cli, use_cli
+from polyfed.errors import Interrupted, PolyfedError, RunFailed, UsageError
 
 app = typer.Typer(
     name="polyfed",
@@ -26,12 +27,17 @@ app = typer.Typer(
 )
 
 app.add_typer(deploy_cli.app, name="deploy")
-app.command()(deploy_cli.predict)
+app.command()(report_cli.report)
+app.command()(report_cli.figure)
+app.command()(use_cli.export)
+app.command()(use_cli.predict)
+app.command()(use_cli.view)
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [key=value ...]", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Out = Annotated[Path | None, typer.Option("--out", help="The run directory itself; it must not exist or be empty.")]
+Baseline = Annotated[str | None, typer.Option("--baseline", help="The row the others are set against.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", show_default=False)]
 
 
@@ -46,15 +52,18 @@ def run(words: Words = None, out: Out = None, as_json: Json = False, quiet: Quie
 
 
 @app.command()
-def compare(words: Words = None, out: Out = None, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Compare methods over seeds: methods=[fedavg,fedprox] seeds=3 fedprox.mu=0.1."""
+def compare(
+    words: Words = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Its directory; the same comparison goes on there.")] = None,
+    baseline: Baseline = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare methods, settings and seeds: methods=[fedavg,fedprox] seeds=5 split.alpha=[0.1,0.5] fedprox.mu=0.1."""
     sources, keys = _read(words)
     import polyfed
-    from polyfed.report.tables import CAPTION
 
-    made = polyfed.compare(*sources, keys, out=out, progress=not quiet)
-    value = {"comparison": str(made.path), "runs": made.summaries, "table": made.table("csv")}
-    _print(value, as_json, lambda: f"\n{made.table()}\n{CAPTION}\n\nruns and tables: {made.path}")
+    _show_comparison(polyfed.compare(*sources, keys, baseline=baseline, out=out, progress=not quiet), None, as_json)
 
 
 @app.command()
@@ -65,21 +74,29 @@ def resume(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run where it stopped; a finished one prints its result."""
+    """Go on with a run or comparison where it stopped; a finished one prints its result."""
     import polyfed
 
     if workers is not None and workers < 0:
         raise UsageError("--workers must be 0 or more")
     result = polyfed.resume(path, progress=not quiet, workers=workers, engine=_only_engine(words))
-    _print(result.summary, as_json, lambda: _result_text(result))
+    if isinstance(result, polyfed.Comparison):
+        _show_comparison(result, None, as_json)
+    else:
+        _print(result.summary, as_json, lambda: _result_text(result))
 
 
 @app.command()
-def show(path: RunPath, as_json: Json = False, quiet: Quiet = False) -> None:
-    """What a run achieved, or how far it is."""
+def show(path: RunPath, baseline: Baseline = None, as_json: Json = False, quiet: Quiet = False) -> None:
+    """What a run or comparison achieved, or how far it is."""
     import polyfed
 
     result = polyfed.load(path)
+    if isinstance(result, polyfed.Comparison):
+        _show_comparison(result, baseline, as_json)
+        return
+    if baseline is not None:
+        raise UsageError(f"'{path}' is one run; a baseline is chosen in a comparison")
     if result.finished:
         _print(result.summary, as_json, lambda: _result_text(result))
         return
@@ -146,16 +163,28 @@ def reproduce(
         results = run_recipe(paper, folder, watch)
     (folder / "results.md").write_text(as_markdown(paper, results), encoding="utf-8")
     _print(as_json_value(results), as_json, lambda: as_markdown(paper, results))
+    failed = {f"{name}/{cell}": error for name, one in results.items() for cell, error in one.failures.items()}
+    _list_failures(failed, f"polyfed reproduce {paper} --out {folder}")
 
 
 @app.command()
-def split(words: Words = None, as_json: Json = False, quiet: Quiet = False) -> None:
+def split(
+    words: Words = None,
+    figure: Annotated[Path | None, typer.Option("--figure", help="x.pdf, x.svg or x.png; data to x.csv.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Print and draw who holds what, before anything is trained."""
     sources, keys = _read(words)
     import polyfed
     from polyfed.report.tables import split_text
 
     described = polyfed.federation(*sources, keys).describe()
+    if figure is not None:
+        from polyfed.report.kinds.holdings import split_chart
+        from polyfed.report.print import save
+
+        save(split_chart(described), figure)
     _print(described, as_json, lambda: split_text(described))
 
 
@@ -184,6 +213,33 @@ def _only_engine(words: list[str] | None) -> dict[str, Any] | None:
     return tree.get("engine")
 
 
+def _show_comparison(made: Any, baseline: str | None, as_json: bool) -> None:
+    """Its table, whatever is finished; then a failure, if there was one."""
+    from rich.text import Text
+
+    from polyfed.report.tables import CAPTION
+
+    value = {
+        "comparison": str(made.path),
+        "runs": made.summaries,
+        "table": made.table("csv", baseline),
+        "missing": made.missing,
+        "failed": {name: str(error) for name, error in made.failures.items()},
+    }
+    go_on = "" if made.finished else f"\ngo on with: polyfed resume {made.path}"
+    end = f"\n{CAPTION}\n\nruns and tables: {made.path}{go_on}"
+    _print(value, as_json, lambda: Text.assemble("\n", made.as_table(baseline).styled(), end))
+    _list_failures(made.failures, f"polyfed resume {made.path}")
+
+
+def _list_failures(failures: Mapping[str, Exception], again: str) -> None:
+    """Every cell that failed, with its sentence; then the exit code of a failed run."""
+    if failures:
+        for name, error in failures.items():
+            _say(f"{name} failed: {error}", 0)
+        raise RunFailed(f"{len(failures)} cells failed; try them again with: {again}")
+
+
 def _result_text(result: Any) -> str:
     from polyfed.report.tables import CAPTION
 
@@ -193,10 +249,22 @@ def _result_text(result: Any) -> str:
 def _print(value: Any, as_json: bool, text: Any) -> None:
     said = json.dumps(value, indent=1) if as_json else text()
     try:
-        sys.stdout.write(said + "\n")
+        _write(said)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads (head, less) has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _write(said: Any) -> None:
+    """Text in its styles where a terminal shows them, plain elsewhere."""
+    if isinstance(said, str):
+        sys.stdout.write(said + "\n")
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(said, soft_wrap=True)
+    else:
+        sys.stdout.write(said.plain + "\n")
 
 
 def main() -> None:
