@@ -1,8 +1,10 @@
-"""`polyfed export` and `polyfed predict`: using what was trained."""
+"""`polyfed export`, `polyfed predict` and `polyfed view`: using what was trained, looking at what was run."""
 
+import contextlib
 import csv
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,6 +70,22 @@ def predict(
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write to '{out}': {error.strerror}") from None
+
+
+def view(
+    path: Annotated[Path | None, typer.Argument(metavar="[DIR]", show_default=False)] = None,
+    host: Annotated[str, typer.Option(help="Where to listen; only this machine by default.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8420,
+    allow_remote: Annotated[bool, typer.Option("--allow-remote", help="Let other machines read it too.")] = False,
+) -> None:
+    """A local page over the runs and comparisons below a directory; it follows live ones and writes nothing."""
+    from polyfed.report.view.server import View
+
+    with View(path or Path(os.environ.get("POLYFED_OUT") or "runs"), host, port, allow_remote) as page:
+        sys.stdout.write(f"{page.url} shows '{page.listing.root}'; Ctrl-C ends it\n")
+        sys.stdout.flush()
+        with contextlib.suppress(KeyboardInterrupt):
+            page.serve_forever()
 
 
 def _predictor(path: Path, client: int | None, everybody: bool, site: str | None) -> "Predictor":

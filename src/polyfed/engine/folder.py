@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import platform
+import struct
 import subprocess
 import sys
 import time
@@ -105,6 +106,21 @@ def alone(path: Path, what: str, patient: bool = False) -> Iterator[None]:
             yield
         finally:
             _mine.discard(key)
+
+
+def in_use(path: Path) -> bool:
+    """Whether a process holds the lock of a directory; asked without taking it, which would get in somebody's way."""
+    if path.resolve() in _mine:
+        return True
+    unlocked = {"l_type": fcntl.F_WRLCK, "l_whence": 0, "l_start": 0, "l_len": 0, "l_pid": 0}
+    order = ("l_start", "l_len", "l_pid", "l_type", "l_whence") if sys.platform == "darwin" else tuple(unlocked)
+    form = "qqihh" if sys.platform == "darwin" else "hhqqi"
+    try:
+        with (path / "lock").open("rb") as handle:
+            said = fcntl.fcntl(handle, fcntl.F_GETLK, struct.pack(form, *(unlocked[name] for name in order)))
+    except OSError:
+        return False
+    return struct.unpack(form, said)[order.index("l_type")] != fcntl.F_UNLCK
 
 
 def claim(path: Path | None, name: str) -> Path:

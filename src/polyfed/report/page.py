@@ -60,13 +60,14 @@ def write_report(paths: Sequence[Path], out: Path | None = None, baseline: str |
     return out
 
 
-def page(selection: Selection) -> str:
-    """The whole page as text."""
+def page(selection: Selection, plotly: str | None = None) -> str:
+    """The whole page as text; Plotly is in it, unless an address says where it lies."""
     from plotly.offline import get_plotlyjs
 
     figures: list[Mapping[str, Any]] = []
     sections = {title: _section(kinds, selection, figures) for title, kinds in SECTIONS.items()}
-    scripts = [get_plotlyjs(), (HERE / "page.js").read_text(encoding="utf-8")]
+    scripts = [*([] if plotly else [get_plotlyjs()]), (HERE / "page.js").read_text(encoding="utf-8")]
+    policy = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data: blob:", _allowed(scripts)]
     around = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -81,12 +82,27 @@ def page(selection: Selection) -> str:
         environments=_environments(selection),
         repeats=_repeats(selection),
         runs=selection.runs,
-        themes=THEMES,
-        style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        style=Markup(stylesheet()),
         figures=Markup(_in_script(figures)),
+        plotly=plotly,
         scripts=[Markup(script) for script in scripts],
-        policy="; ".join(["default-src 'none'", "style-src 'unsafe-inline'", "img-src data: blob:", _allowed(scripts)]),
+        policy="; ".join(policy) + (" 'self'" if plotly else ""),
     )
+
+
+def stylesheet() -> str:
+    """The colours of both themes, and how everything is drawn with them."""
+    light, dark = (
+        "".join(f"--{name}: {colour}; " for name, colour in colours.items()) + f"color-scheme: {theme};"
+        for theme, colours in THEMES.items()
+    )
+    rules = [
+        f":root {{ {light} }}",
+        f'@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {dark} }} }}',
+        f'@media screen {{ :root[data-theme="dark"] {{ {dark} }} }}',
+        (HERE / "page.css").read_text(encoding="utf-8"),
+    ]
+    return "\n".join(rules)
 
 
 def _section(kinds: Sequence[str], selection: Selection, figures: list[Mapping[str, Any]]) -> list[Drawn]:
