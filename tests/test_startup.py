@@ -13,13 +13,13 @@ import polyfed
 
 SOURCE = Path(polyfed.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-HEAVY = ("torch", "sklearn", "pandas", "flwr", "ray", "matplotlib", "numpy", "scipy")
+HEAVY = ("torch", "sklearn", "pandas", "flwr", "ray", "matplotlib", "plotly", "numpy", "scipy")
 
 # DESIGN.md's list, from top to bottom: a room imports only rooms above it, and itself. Beside the list there are two
 # modules that every room may use, `errors` and `registry`; `params` and `message` stand where the list has them.
 ORDER = ("errors", "registry", "config", "rng", "data", "models", "params", "message", "parts", "methods", "measure")
 ORDER += ("threats", "engine", "comparison", "report", "papers")
-FRONT = ("__init__", "api", "cli", "deploy_cli", "use_cli")  # the front door: imports any, imported by none
+FRONT = ("__init__", "api", "cli", "deploy_cli", "report_cli", "use_cli")  # the front door: imports any, imported by none
 
 FORBIDDEN = {
     r"allow_pickle\s*=\s*True": "npy without pickle",

@@ -82,19 +82,14 @@ class Bars(Mark):
 
 @dataclass(frozen=True)
 class Dots(Mark):
-    """Points with a name each; some with it written beside, some with a size or a spread in both directions."""
+    """Points with a name each; some with a size or a spread in both directions."""
 
     x: Numbers
     y: Numbers
     names: Sequence[str]
-    written: bool = False
     sizes: Numbers | None = None
     size: str = "size"
     spread: tuple[Numbers, Numbers] | None = None
-
-    @property
-    def named(self) -> bool:
-        return self.written
 
     def rows(self, x: Axis, y: Axis) -> Iterator[Row]:
         for i, (at, height, name) in enumerate(zip(self.x, self.y, self.names, strict=True)):
@@ -212,6 +207,12 @@ class Chart:
         marks = [mark for panel in self.panels for mark in panel.marks if mark.series and not mark.named]
         found = {mark.series: mark.tint for mark in sorted(marks, key=lambda mark: mark.tint)}
         return found if len(found) > 1 else {}
+
+    @property
+    def columns(self) -> int:
+        """How many panels stand side by side where there is room."""
+        count = len(self.panels)
+        return min(count, 2 if count % 2 == 0 and count % 3 else 3)
 
     def frame(self) -> pandas.DataFrame:
         """All data of the figure."""

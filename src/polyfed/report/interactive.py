@@ -116,9 +116,6 @@ def _dots(mark: Dots, panel: Panel) -> Spec:
     if mark.spread is not None:
         across, up = (_scaled(s, axis) for s, axis in zip(mark.spread, (panel.x, panel.y), strict=True))
         made |= {"error_x": _whisker(across, colour), "error_y": _whisker(up, colour)}
-    if mark.written:
-        made |= {"mode": "markers+text", "text": [escape(n) for n in mark.names], "textposition": "top right"}
-        made |= {"textfont": {"color": colour}}
     return made | _hover([_about_dot(mark, panel, i) for i in range(len(mark.x))])
 
 

@@ -50,6 +50,11 @@
     drawAll();
   });
   dark.addEventListener("change", drawAll);
-  matchMedia("print").addEventListener("change", drawAll);
+  const printing = (now) => {
+    root.toggleAttribute("data-printing", now); // light, and as wide as paper
+    plots.forEach(draw); // at once: the printer does not wait
+  };
+  addEventListener("beforeprint", () => printing(true));
+  addEventListener("afterprint", () => printing(false));
   drawAll();
 })();

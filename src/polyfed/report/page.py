@@ -98,8 +98,8 @@ def stylesheet() -> str:
     )
     rules = [
         f":root {{ {light} }}",
-        f'@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {dark} }} }}',
-        f'@media screen {{ :root[data-theme="dark"] {{ {dark} }} }}',
+        f'@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme="light"], [data-printing]) {{ {dark} }} }}',
+        f'@media screen {{ :root[data-theme="dark"]:not([data-printing]) {{ {dark} }} }}',
         (HERE / "page.css").read_text(encoding="utf-8"),
     ]
     return "\n".join(rules)
@@ -135,8 +135,8 @@ def _allowed(scripts: Sequence[str]) -> str:
 def _title(selection: Selection) -> str:
     data = ", ".join(dict.fromkeys(str(run.config["data"].get("name")) for run in selection.runs))
     rows = selection.rows
-    named = ", ".join(rows) if len(rows) <= 4 else f"{len(rows)} methods"
-    return f"{named} on {data}"
+    named = ", ".join(rows)
+    return f"{named if len(named) <= 40 else f'{len(rows)} methods'} on {data}"
 
 
 def _facts(selection: Selection) -> list[str]:

@@ -83,7 +83,7 @@ def drawing(chart: Chart) -> Figure:
     """All panels, side by side as far as they go, over one legend."""
     sizes = [_size(panel) for panel in chart.panels]
     width, height = max(w for w, _ in sizes), max(h for _, h in sizes)
-    columns = min(len(sizes), max(1, int(10.5 // width)), 2 if len(sizes) == 4 else 3)
+    columns = min(chart.columns, max(1, int(10.5 // width)))
     rows = -(-len(sizes) // columns)
     figure, axes = pyplot.subplots(
         rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained"
@@ -191,9 +191,6 @@ def _dots(axes: Axes, mark: Dots) -> None:
     if mark.spread is not None:
         axes.errorbar(mark.x, mark.y, mark.spread[1], mark.spread[0], fmt="none", ecolor=colour, elinewidth=0.7)
     axes.scatter(mark.x, mark.y, s=18, color=colour, marker=marker, linewidths=0, zorder=3)
-    if mark.written:
-        for x, y, name in zip(mark.x, mark.y, mark.names, strict=True):
-            axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", color=colour, fontsize=7)
 
 
 def _strip(axes: Axes, mark: Strip, centre: float) -> None:

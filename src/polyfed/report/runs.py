@@ -122,7 +122,7 @@ def select(paths: Sequence[Path], baseline: str | None = None) -> Selection:
     runs: dict[Path, Shown] = {}
     missing, chosen, alone = 0, baseline, len(paths) == 1 and is_comparison(paths[0])
     for path in paths:
-        grid = _grid(path) if is_comparison(path) else None
+        grid = ComparisonFolder.existing(path) if is_comparison(path) else None
         for run in _of_grid(grid) if grid else _of_folder(path):
             runs.setdefault(run.path.resolve(), run)
         if grid:
@@ -136,14 +136,6 @@ def select(paths: Sequence[Path], baseline: str | None = None) -> Selection:
     if baseline is not None:
         check_baseline(baseline, selection.rows)
     return selection
-
-
-def _grid(path: Path) -> ComparisonFolder | None:
-    """The grid of a comparison; None where its methods are not known here: then its runs speak for themselves."""
-    try:
-        return ComparisonFolder.existing(path)
-    except DataError:
-        return None
 
 
 def _of_grid(folder: ComparisonFolder) -> list[Shown]:
@@ -180,18 +172,19 @@ def read(path: Path) -> Shown:
 
 def apart(runs: list[Shown]) -> list[Shown]:
     """Runs with settings and rows that say how they differ: other federations in the setting, the rest in the row."""
-    keys = [k for k in _differing(runs) if k.split(".")[0] in FEDERATION]
     given = list(dict.fromkeys(key for run in runs for key in run.setting))
-    keys = [k for k in keys if not any(k == g or k.startswith(f"{g}.") for g in given)]
+    differing = [k for k in _differing(runs) if not any(k == g or k.startswith(f"{g}.") for g in given)]
+    keys = [k for k in differing if k.split(".")[0] in FEDERATION]
     settled = [
         replace(run, setting={key: run.setting.get(key, _value(run, key)) for key in (*given, *keys)}) for run in runs
     ]
-    return [_named_apart(run, [o for o in settled if _place(o) == _place(run)]) for run in settled]
+    others = [key for key in differing if key not in keys and not key.startswith("method.")]
+    return [_named_apart(run, [o for o in settled if _place(o) == _place(run)], others) for run in settled]
 
 
-def _named_apart(run: Shown, alike: list[Shown]) -> Shown:
-    """A run whose row says what others of the same row do otherwise; its directory's name, if nothing else."""
-    keys = _differing(alike)
+def _named_apart(run: Shown, alike: list[Shown], others: list[str]) -> Shown:
+    """A run whose row says what it does otherwise than the rest; its directory's name, if nothing else."""
+    keys = [*(key for key in _differing(alike) if key.startswith("method.")), *others]
     words = [run.row, *(f"{key.removeprefix('method.')}={word(_value(run, key))}" for key in keys)]
     twins = [o for o in alike if o.seed == run.seed and all(_value(o, key) == _value(run, key) for key in keys)]
     return replace(run, row=", ".join([*words, *([run.path.name] if len(twins) > 1 else [])]))

@@ -96,7 +96,7 @@ def scatter(selection: Selection) -> Chart | None:
                 (x, y), label = both.mean(axis=0).tolist(), measured(selection, row)
                 spread = both.std(axis=0, ddof=1) if len(both) > 1 else np.zeros(2)
                 across, up = ([float(s)] for s in spread)
-                marks.append(Dots(label, selection.rows.index(row), [x], [y], [label], True, spread=(across, up)))
+                marks.append(Dots(label, selection.rows.index(row), [x], [y], [label], spread=(across, up)))
         x_axis, y_axis = Axis(FINALLY["global"], "global", PERCENT), Axis(FINALLY[AFTER], "personal", PERCENT)
         panels.append(Panel(setting, x_axis, y_axis, marks if len(marks) > 1 else []))
     caption = "Mean over seeds; whiskers: one standard deviation. Methods without a global model are not here."

@@ -18,9 +18,9 @@ def holdings(selection: Selection) -> Chart | None:
     return drawn(*BUBBLES, [holdings_panel(title, one) for title, one in federations(selection).items()])
 
 
-def split_chart(described: Federation) -> Chart | None:
+def split_chart(described: Federation) -> Chart:
     """The same of a split before anything is trained."""
-    return drawn(*BUBBLES, [holdings_panel("training samples by client and class", described)])
+    return Chart(*BUBBLES, [holdings_panel("training samples by client and class", described)])
 
 
 BUBBLES = (
