@@ -148,7 +148,7 @@ def test_a_worker_that_cannot_set_up_says_why(trial, workers, monkeypatch):
 
     def prepared():
         prepare()
-        crew.workers[0].send("begin", {"method": {"name": "no such method"}})
+        crew.workers[0].begin({"method": {"name": "no such method"}})
 
     monkeypatch.setattr(run, "prepare", prepared)
     with pytest.raises(RunFailed, match=r"a worker could not set up.*no such method"):

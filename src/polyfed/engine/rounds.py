@@ -2,13 +2,11 @@
 
 import copy
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from polyfed import rng
@@ -19,7 +17,8 @@ from polyfed.engine.evaluation import Evaluation
 from polyfed.engine.folder import RunFolder
 from polyfed.engine.gate import Gate
 from polyfed.engine.local import threads
-from polyfed.engine.memory import MemoryStore, write_file
+from polyfed.engine.memory import MemoryStore
+from polyfed.engine.reception import Reception
 from polyfed.engine.start import adopt
 from polyfed.engine.stop import StopRequest
 from polyfed.engine.track import tracked
@@ -27,13 +26,12 @@ from polyfed.engine.work import Job, Outcome, World
 from polyfed.errors import DataError, Interrupted, RunFailed
 from polyfed.measure.metrics import class_groups
 from polyfed.measure.recorder import Recorder
-from polyfed.message import Message, digest_of
+from polyfed.message import digest_of
 from polyfed.methods.base import Method, Server, Upload
 from polyfed.methods.sites import Known
 from polyfed.params import nothing
 from polyfed.parts.cluster import plane
 
-LOST = ("deadline", "worker died", "vanished", "absent")  # nobody's fault in the method
 PLANE = 10**11  # products of numbers the picture of uploaded models may cost
 ATTEMPTS = 5  # how often a round below the quorum is drawn again before the run fails
 
@@ -75,7 +73,7 @@ class Run:
                 return done
             started = time.perf_counter()
             self.prepare()
-            self._keep_federation()
+            self.recorder.federation(self.server.clients.values(), self.world.federation)
             resumed = self._resume()
             self._earlier = self.progress.seconds["total"] - started
             self._mark()
@@ -106,6 +104,7 @@ class Run:
         self.gate = Gate(self.method.wire(), layout, dims, config.gate.norm)
         groups = class_groups(self.server.class_counts)
         self.recorder = Recorder(self.folder.path, groups, {k.id: k.name for k in self.server.clients.values()})
+        self.reception = Reception(self)
         self.evaluation = Evaluation(self, groups)
 
     def make_world(self) -> World:
@@ -171,8 +170,8 @@ class Run:
             self.progress.round = number
             if self.evaluates(number):
                 self._timed("eval", partial(self.evaluation.after_round, number))
-            self._keep_arrays(number)
-            self._keep_spent(number)
+            self.recorder.arrays(number, self.server.records)
+            self.recorder.spent(number, self.spent(), self.progress.bytes)
             self._mark()
             if number % self.config.checkpoint.every == 0 or number == rounds:
                 self._checkpoint()
@@ -196,10 +195,8 @@ class Run:
             self.say(f"round {number}: {len(accepted)} of {len(selected)} uploads, below the quorum; drawn again")
         raise RunFailed(
             f"round {number} fell below the quorum ({self.config.engine.quorum:g} of the selected clients) "
-            f"{ATTEMPTS} times; the last failure: {self._last_failure or 'none'} (see {self.folder.log})"
+            f"{ATTEMPTS} times; the last failure: {self.reception.last_failure or 'none'} (see {self.folder.log})"
         )
-
-    _last_failure = ""
 
     def _select(self, number: int, attempt: int) -> list[int]:
         """S_t: a function of seed, round and attempt alone."""
@@ -219,35 +216,16 @@ class Run:
         measures = ("selected",) if self.evaluates(number) else ()
         jobs = self.jobs("train", number, present, measures)
         downs = {job.client: job.down for job in jobs}
-        rows = [self._row(number, attempt, k, "failed", "dropout") for k in selected if k not in downs]
-        for row in rows:
-            self._count(self.progress.failed, "dropout")
-            self._last_failure = f"client {row['client']} dropped out"
+        rows = [self.reception.dropped(number, attempt, k) for k in selected if k not in downs]
         accepted = []
         for outcome in self._timed_each("train", self.run(jobs)):
-            row = self._receive(number, attempt, outcome, downs[outcome.client])
+            row = self.reception.received(number, attempt, outcome, downs[outcome.client])
             rows.append(row)
             if row["status"] == "accepted":
+                self._hold(number, outcome)
                 accepted.append(outcome)
         self.recorder.append("training", sorted(rows, key=lambda r: r["client"]))
         return sorted(accepted, key=lambda outcome: outcome.client)
-
-    def _receive(self, number: int, attempt: int, outcome: Outcome, down: Message) -> dict[str, Any]:
-        """An outcome through the gate; a new memory is held but does not count yet."""
-        self.progress.bytes["down"] += down.nbytes
-        if outcome.error:
-            self._fail(number, outcome)
-            return self._row(number, attempt, outcome.client, "failed", outcome.error, outcome, down)
-        self.progress.bytes["up"] += outcome.up.nbytes
-        refusal = self.gate.reason(outcome.up, down)
-        if refusal:
-            kind, sentence = refusal
-            self._count(self.progress.rejected, kind)
-            self.say(f"round {number}: the upload of client {outcome.client} is rejected: {sentence}")
-            self._last_failure = f"client {outcome.client}: {sentence}"
-            return self._row(number, attempt, outcome.client, "rejected", kind, outcome, down)
-        self._hold(number, outcome)
-        return self._row(number, attempt, outcome.client, "accepted", "", outcome, down)
 
     def _hold(self, number: int, outcome: Outcome) -> None:
         """A new memory goes into the store, which may spill it; the outcome keeps its digest only."""
@@ -260,14 +238,6 @@ class Run:
         for outcome in outcomes:
             if outcome.digest:
                 self.store.commit(outcome.client, number, outcome.digest)
-
-    def _fail(self, number: int, outcome: Outcome) -> None:
-        reason = outcome.error if outcome.error in LOST else "exception"
-        self._count(self.progress.failed, reason)
-        if reason != "exception":  # the rest of the run does not have the bits of one in which nobody was lost
-            self.progress.lost.append([number, outcome.client, reason])
-        self._last_failure = f"client {outcome.client}: {outcome.error}"
-        self.say(f"round {number}: client {outcome.client} failed: {outcome.error}\n{outcome.trace}".rstrip())
 
     def _merge(self, number: int, accepted: Sequence[Outcome]) -> None:
         """The uploads become the new model; only then do the new memories count."""
@@ -293,7 +263,7 @@ class Run:
         if not self.progress.finished:
             self._finish()
             self.progress.finished = True
-            self._keep_spent(self.config.rounds + 1)
+            self.recorder.spent(self.config.rounds + 1, self.spent(), self.progress.bytes)
             self._mark()
             self._checkpoint()
         return self._timed("eval", self.evaluation.conclude)
@@ -315,7 +285,7 @@ class Run:
         for outcome in self._timed_each("train", self.run(jobs)):
             self.progress.bytes["down"] += downs[outcome.client]
             if outcome.error:
-                self._fail(number, outcome)
+                self.reception.failed(number, outcome)
             else:
                 self._hold(number, outcome)
                 finished.append(outcome)
@@ -376,14 +346,6 @@ class Run:
         self.progress.seconds["total"] = self._earlier + time.perf_counter()
         return self.progress.seconds
 
-    def _keep_arrays(self, number: int) -> None:
-        """What the method recorded for pictures."""
-        if self.server.records:
-            (self.folder.path / "arrays").mkdir(exist_ok=True)
-            for name, array in self.server.records.items():
-                np.save(self.folder.path / "arrays" / f"{name}-{number:06d}.npy", array, allow_pickle=False)
-            self.server.records = {}
-
     def _keep_plane(self, uploads: Sequence[Upload]) -> None:
         """Where the last round's uploaded models lie, seen from their two principal directions."""
         rows = [u.message["w"] for u in uploads if "w" in u.message]
@@ -392,43 +354,10 @@ class Run:
             self.server.record("plane", [[u.client, *place] for u, place in zip(uploads, places.tolist(), strict=True)])
             self.server.record("plane_shares", shares)
 
-    def _keep_spent(self, number: int) -> None:
-        """What the run has spent when a round is committed."""
-        seconds = {k: round(v, 3) for k, v in self.spent().items()}
-        traffic = {f"bytes_{way}": count for way, count in self.progress.bytes.items()}
-        self.recorder.append("spent", [{"round": number, "seconds": seconds.pop("total"), **seconds, **traffic}])
-
-    def _keep_federation(self) -> None:
-        """Who takes part and holds what, as far as they told."""
-        clients = [{"id": k.id, "name": k.name, "train": k.n, "counts": k.counts} for k in self.server.clients.values()]
-        told = {"class_names": self.world.federation.class_names, "heldout": self.world.federation.heldout}
-        write_file(self.folder.path / "federation.json", json.dumps({**told, "clients": clients}).encode())
-
     def say(self, text: str) -> None:
         """A line for the log, and for whoever looks on."""
         self.folder.say(text)
         self.watch.say(text.splitlines()[0])
-
-    def _row(
-        self,
-        number: int,
-        attempt: int,
-        client: int,
-        status: str,
-        reason: str,
-        outcome: Outcome | None = None,
-        down: Message | None = None,
-    ) -> dict[str, Any]:
-        row = {"round": number, "attempt": attempt, "client": client, "status": status, "reason": reason}
-        if outcome is not None and down is not None:
-            kept = ("samples", "steps", "loss", "skipped_batches", "eval_mode_steps", "seconds")
-            row |= {k: outcome.numbers.get(k, "") for k in kept}
-            row |= {"bytes_down": down.nbytes, "bytes_up": outcome.up.nbytes}
-        return row
-
-    @staticmethod
-    def _count(table: dict[str, int], reason: str) -> None:
-        table[reason] = table.get(reason, 0) + 1
 
     def _timed(self, phase: str, do: Callable[[], Any]) -> Any:
         started = time.perf_counter()

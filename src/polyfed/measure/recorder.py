@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -85,3 +86,25 @@ class Recorder:
         if total:
             row |= {"accuracy": accuracy(counts), "balanced": balanced(counts), **group_recalls(counts, self.groups)}
         return row | {"samples": total}
+
+    # ---- beside the tables
+
+    def spent(self, round: int, seconds: Mapping[str, float], traffic: Mapping[str, int]) -> None:
+        """What the run had spent when a round was committed."""
+        row = {("seconds" if phase == "total" else phase): f"{spent:.3f}" for phase, spent in seconds.items()}
+        self.append("spent", [{"round": round, **row, **{f"bytes_{way}": count for way, count in traffic.items()}}])
+
+    def arrays(self, round: int, records: dict[str, np.ndarray]) -> None:
+        """What a method recorded for pictures in this round; the next round begins with nothing."""
+        for name, array in records.items():
+            (self.folder / "arrays").mkdir(exist_ok=True)
+            np.save(self.folder / "arrays" / f"{name}-{round:06d}.npy", array, allow_pickle=False)
+        records.clear()
+
+    def federation(self, clients: Iterable[Any], data: Any) -> None:
+        """Who takes part and holds what, as far as they told."""
+        rows = [{"id": k.id, "name": k.name, "train": k.n, "counts": k.counts} for k in clients]
+        told = {"class_names": data.class_names, "heldout": data.heldout, "clients": rows}
+        aside = self.folder / ".federation.json.tmp"  # renamed, so that who looks on sees all of it or nothing
+        aside.write_text(json.dumps(told), encoding="utf-8")
+        aside.replace(self.folder / "federation.json")
