@@ -10,7 +10,7 @@ import torch
 
 from polyfed.comparison.folder import FORMS, ComparisonFolder, Found, is_comparison
 from polyfed.comparison.grid import check_baseline, make_grid
-from polyfed.comparison.run import Onlooker, run_cells
+from polyfed.comparison.run import run_cells
 from polyfed.config import Config, Tree, identity, make_config, merge, read_config, unflatten
 from polyfed.data.federation import Federation
 from polyfed.data.sources.arrays import Arrays
@@ -138,7 +138,7 @@ def _objects(tree: Mapping[str, Any]) -> Tree:
     made = dict(tree)
     method = made.get("method")
     for key, keep in (("data", _held), ("model", hold)):
-        value = made.get(key)
+        value: Any = made.get(key)
         if _several(value):
             made[key] = list(value)
         elif not isinstance(value, str | Mapping | Spec | None):
@@ -362,7 +362,7 @@ def compare(
     seeds: int | Sequence[int] | None = None,
     baseline: str | None = None,
     out: str | Path | None = None,
-    progress: bool | Onlooker = False,
+    progress: bool | Watch = False,
     **keys: Any,
 ) -> Comparison:
     """Run each method, in each setting, on each seed; `out` may hold the same comparison, begun earlier.
@@ -378,7 +378,7 @@ def compare(
     return _compared(folder, progress, tree.get("baseline"))
 
 
-def _compared(folder: ComparisonFolder, progress: bool | Onlooker, baseline: str | None = None) -> Comparison:
+def _compared(folder: ComparisonFolder, progress: bool | Watch, baseline: str | None = None) -> Comparison:
     """Do what is missing, then write the tables."""
     with watching(progress) as watch:
         made = Comparison(folder, run_cells(folder, watch))

@@ -16,10 +16,10 @@ import polyfed
 from polyfed.api import config_of
 from polyfed.comparison.folder import ComparisonFolder
 from polyfed.comparison.grid import Cell
-from polyfed.comparison.run import Silent, State, States, time_left
+from polyfed.comparison.run import State, States, time_left
 from polyfed.engine import local
 from polyfed.engine.folder import RunFolder
-from polyfed.engine.rounds import Run
+from polyfed.engine.rounds import Run, Silent
 from polyfed.errors import DataError, Interrupted, UsageError
 
 Keys = dict[str, Any]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from polyfed.cli import call
-from polyfed.comparison.run import Silent, State, States
+from polyfed.comparison.run import State, States
+from polyfed.engine.rounds import Silent
 from polyfed.errors import DataError, UsageError
 from polyfed.papers import reproduce as room
 from polyfed.papers.reproduce import Claim, Verdict, as_json_value, as_markdown, grid_of, recipes, reproduce

@@ -5,12 +5,11 @@ import traceback
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from statistics import fmean
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from polyfed.comparison.folder import ComparisonFolder
 from polyfed.comparison.grid import Cell
 from polyfed.config import Config
-from polyfed.engine import rounds
 from polyfed.engine.base import Crew, Engine
 from polyfed.engine.rounds import Run, Watch
 from polyfed.errors import Interrupted, InUse, PolyfedError
@@ -31,21 +30,15 @@ class State(Enum):
 States = Mapping[Cell, State]
 
 
+@runtime_checkable
 class Onlooker(Watch, Protocol):
-    """Who looks on at a comparison."""
+    """Who looks on and wants to know of all cells, not only of the run that goes on."""
 
     def cells(self, states: States, left: float | None) -> None:
         """A cell's state changed; `left` are the seconds the rest will take, once there is something to go by."""
 
 
-class Silent(rounds.Silent):
-    """Nobody looks on."""
-
-    def cells(self, states: States, left: float | None) -> None:
-        """Not shown."""
-
-
-def run_cells(folder: ComparisonFolder, watch: Onlooker) -> dict[str, PolyfedError]:
+def run_cells(folder: ComparisonFolder, watch: Watch) -> dict[str, PolyfedError]:
     """Do what is missing; the errors of the cells that failed, by name.
 
     A cell another process works on is left to it and looked at again in the end. Where no cell got through and all
@@ -67,7 +60,7 @@ def run_cells(folder: ComparisonFolder, watch: Onlooker) -> dict[str, PolyfedErr
 class Runner:
     """The cells of a comparison and how far each is."""
 
-    def __init__(self, folder: ComparisonFolder, watch: Onlooker):
+    def __init__(self, folder: ComparisonFolder, watch: Watch):
         self.folder, self.watch, self.crew = folder, watch, _Crew()
         self.states = dict.fromkeys(folder.grid.cells, State.WAITING)
         self.seconds: dict[Cell, float] = {}
@@ -132,7 +125,8 @@ class Runner:
         self._tell()
 
     def _tell(self) -> None:
-        self.watch.cells(dict(self.states), time_left(self.states, self.seconds))
+        if isinstance(self.watch, Onlooker):
+            self.watch.cells(dict(self.states), time_left(self.states, self.seconds))
 
 
 def _fault(error: Exception) -> PolyfedError:

@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from polyfed.comparison.folder import ComparisonFolder, Found
 from polyfed.comparison.grid import Grid, make_grid
-from polyfed.comparison.run import Onlooker, run_cells
+from polyfed.comparison.run import run_cells
 from polyfed.config import Tree, read_yaml, unflatten
+from polyfed.engine.rounds import Watch
 from polyfed.errors import PolyfedError, UsageError, did_you_mean
 from polyfed.measure.metrics import none_if_nan
 from polyfed.registry import explain
@@ -118,7 +119,7 @@ class TableFound:
         return comparison_table(self.found, columns=self.recipe.table_columns(), notes=notes)
 
 
-def reproduce(paper: str, out: Path, watch: Onlooker) -> dict[str, TableFound]:
+def reproduce(paper: str, out: Path, watch: Watch) -> dict[str, TableFound]:
     """Run what is missing under `out`, then say what was found."""
     made = {}
     for name, recipe in recipes(paper).items():

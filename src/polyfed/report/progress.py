@@ -17,7 +17,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from polyfed.comparison.run import Silent, State, States
+from polyfed.comparison.run import State, States
+from polyfed.engine.rounds import Silent
 
 SIGNS = {State.WAITING: "·", State.RUNNING: "▶", State.ELSEWHERE: "~", State.DONE: "✓", State.FAILED: "✗"}
 MOST = 24  # lines of an overview
