@@ -3,6 +3,7 @@
 import argparse
 import fnmatch
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -119,8 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     (options.out / f"{mode}.json").write_text(made, encoding="utf-8")
 
 
+def stopped(*_: object) -> None:
+    """Asked to end: nothing stays behind, and the same command goes on."""
+    sys.exit("stopped; what is finished is kept, the same command goes on")
+
+
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit("stopped; what is finished is kept, the same command goes on")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stopped)
+    main()

@@ -5,10 +5,13 @@ It runs as several processes with one thread or as one with several, with convol
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,11 +43,17 @@ class Loop:
         torch.set_num_threads(layout.threads)
         torch.manual_seed(0)
         self.net = build(task.model, task.shape, task.classes, layout.channels_last)
-        self.weights = list(self.net.parameters())
+        self.weights: list[Tensor] = list(self.net.parameters())
         self.start = [w.detach().clone() for w in self.weights]
         self.lr, self.epochs = task.lr, task.epochs
         normed = any(isinstance(module, _BatchNorm) for module in self.net.modules())
         self.batches = {k: batches_of(rows[k], task.batch, layout.channels_last, normed) for k in mine}
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        """One batch."""
+        slopes = torch.autograd.grad(F.cross_entropy(self.net(x), y), self.weights)
+        with torch.no_grad():
+            torch._foreach_add_(self.weights, slopes, alpha=-self.lr)
 
     def train(self, client: int) -> int:
         """A client's epochs from the common start; how many samples that were."""
@@ -52,11 +61,12 @@ class Loop:
             torch._foreach_copy_(self.weights, self.start)
         for _ in range(self.epochs):
             for x, y in self.batches[client]:
-                loss = F.cross_entropy(self.net(x), y)
-                slopes = torch.autograd.grad(loss, self.weights)
-                with torch.no_grad():
-                    torch._foreach_add_(self.weights, slopes, alpha=-self.lr)
+                self.step(x, y)
         return self.epochs * sum(len(y) for _, y in self.batches[client])
+
+
+Share = list[list[int]]  # a process's clients, round by round
+Work = Callable[[Loop, Share], Any]
 
 
 def packed(clients: list[int], sizes: list[int], processes: int) -> list[list[int]]:
@@ -75,7 +85,7 @@ def whole(task: Task, layout: Layout) -> dict[str, float]:
     return {"samples": sum(samples for samples, _ in answers), "seconds": float(seconds)}
 
 
-def _rounds(loop: Loop, mine: list[list[int]]) -> tuple[int, list[float]]:
+def _rounds(loop: Loop, mine: Share) -> tuple[int, list[float]]:
     """Samples, and seconds by round."""
     samples, seconds = 0, []
     for clients in mine:
@@ -96,18 +106,19 @@ def calibrated(task: Task) -> dict[str, float]:
     return rates
 
 
-def _moment(loop: Loop, mine: list[list[int]]) -> float:
+def _moment(loop: Loop, mine: Share) -> float:
     """Samples per second for a short while."""
     samples, started = 0, time.perf_counter()
-    while (spent := time.perf_counter() - started) < CALIBRATION:
-        for client in mine[0]:
-            samples += loop.train(client)
-            if time.perf_counter() - started > CALIBRATION:
-                break
-    return samples / max(spent, time.perf_counter() - started)
+    for x, y in itertools.cycle([batch for client in mine[0] for batch in loop.batches[client]]):
+        loop.step(x, y)
+        samples += len(y)
+        spent = time.perf_counter() - started
+        if spent > CALIBRATION:
+            break
+    return samples / spent if samples else 0.0
 
 
-def _together(work, task: Task, layout: Layout, shares: list[list[list[int]]]) -> list:  # type: ignore[no-untyped-def]
+def _together(work: Work, task: Task, layout: Layout, shares: list[Share]) -> list[Any]:
     """The same work in every process on its share, begun together; what each says."""
     context = multiprocessing.get_context("fork")  # rows are read once and shared; this process computes nothing
     rows, pipes, children = task.clients(), [], []
@@ -115,6 +126,7 @@ def _together(work, task: Task, layout: Layout, shares: list[list[list[int]]]) -
         mine, theirs = context.Pipe()
         children.append(context.Process(target=_child, args=(theirs, work, task, layout, rows, share), daemon=True))
         children[-1].start()
+        theirs.close()  # so that a child's death is heard
         pipes.append(mine)
     for pipe in pipes:
         pipe.recv()
@@ -126,10 +138,10 @@ def _together(work, task: Task, layout: Layout, shares: list[list[list[int]]]) -
     return answers
 
 
-def _child(pipe: Connection, work, task: Task, layout: Layout, rows: Rows, share: list[list[int]]) -> None:  # type: ignore[no-untyped-def]
+def _child(pipe: Connection, work: Work, task: Task, layout: Layout, rows: Rows, share: Share) -> None:
     loop = Loop(task, rows, {k for clients in share for k in clients}, layout)
-    for client in next((clients for clients in share if clients), [])[:1]:
-        loop.train(client)  # warm
+    for batches in [*loop.batches.values()][:1]:
+        loop.step(*batches[0])  # warm
     pipe.send("ready")
     pipe.recv()
     pipe.send(work(loop, share))

@@ -10,6 +10,7 @@ from typing import Any
 
 import polyfed
 from benchmarks.task import Task, Tree
+from polyfed.api import Result
 from polyfed.errors import Interrupted
 
 NEVER = 1_000_000
@@ -47,7 +48,7 @@ def clocked(tree: Tree, rounds: int, out: Path, kind: type[Clock] = Clock) -> Cl
 
 def trained(run: Path, rounds: int) -> int:
     """Samples trained in the measured rounds, by polyfed's own records."""
-    rows = polyfed.load(run).records("training")
+    rows = Result(run).records("training")
     measured = rows[(rows["round"] > 1) & (rows["round"] <= rounds + 1)]
     if (measured["status"] != "accepted").any():
         raise AssertionError("a client of the benchmark failed")

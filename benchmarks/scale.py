@@ -69,8 +69,12 @@ def work(given: dict[str, Any], clients: int) -> Numbers:
     from polyfed.engine.rounds import Run
 
     made = federation(given["tree"], clients, given["samples"])
-    worlds.federation_of = lambda config: made  # type: ignore[assignment]  # workers are forked and inherit it
-    Run.make_store = lambda run: MemoryStore(run.folder.path / "memory", given["ram"])  # type: ignore[method-assign]
+    worlds.federation_of = lambda config: made  # workers are forked and inherit it
+
+    def store(run: Run) -> MemoryStore:
+        return MemoryStore(run.folder.path / "memory", given["ram"])
+
+    Run.make_store = store  # type: ignore[method-assign, assignment]
     tree = {**given["tree"], "participation": given["per_round"] / clients, "split": {"clients": clients}}
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

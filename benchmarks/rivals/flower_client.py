@@ -44,12 +44,13 @@ app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """A client's epochs of plain SGD."""
     model, (x, y) = net(), clients()[int(context.node_config["partition-id"])]
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     optimiser = torch.optim.SGD(model.parameters(), lr=task().lr)
     for _ in range(task().epochs):
         for inputs, labels in zip(x.split(task().batch), y.split(task().batch), strict=True):
             optimiser.zero_grad(set_to_none=True)
             torch.nn.functional.cross_entropy(model(inputs), labels).backward()
             optimiser.step()
-    trained = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
-    return Message(content=RecordDict(trained), reply_to=message)
+    content = RecordDict()
+    content["arrays"], content["metrics"] = ArrayRecord(model.state_dict()), MetricRecord({"num-examples": len(y)})
+    return Message(content=content, reply_to=message)

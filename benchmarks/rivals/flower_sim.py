@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import time
+from typing import Any
 
 from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
@@ -31,7 +32,7 @@ class Clock:
 
     def count(self, replies: list[RecordDict], weighted_by: str) -> MetricRecord:
         """What the clients of a round say they trained on."""
-        self.samples.append(sum(int(reply["metrics"][weighted_by]) for reply in replies))
+        self.samples.append(sum(int(str(reply.metric_records["metrics"][weighted_by])) for reply in replies))
         return MetricRecord()
 
 
@@ -56,7 +57,7 @@ def main() -> None:
     os.environ |= {TASK: options.task, FORMAT: str(int(options.channels_last))}
     logging.disable(logging.WARNING)
     clock = Clock()
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    resources: dict[str, Any] = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(serve(clock, options.rounds + 1), app, len(task().sizes()), backend_config=resources)
     seconds = clock.times[-1] - clock.times[1]
     print(json.dumps({"samples": task().epochs * sum(clock.samples[1:]), "seconds": seconds}), flush=True)

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import time
+from typing import Any
 
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
@@ -21,6 +22,7 @@ from pfl.data.pytorch import PyTorchTensorDataset
 from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
+from torch import Tensor
 
 from benchmarks.nets import build, formatted
 from benchmarks.task import Task
@@ -33,11 +35,11 @@ class Classifier(torch.nn.Module):
         super().__init__()
         self.net = net
 
-    def loss(self, x, y):
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """What is minimised."""
         return torch.nn.functional.cross_entropy(self.net(x), y)
 
-    def metrics(self, x, y):
+    def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
         """Nothing is measured."""
         return {}
 
@@ -45,10 +47,11 @@ class Classifier(torch.nn.Module):
 class Clock(TrainingProcessCallback):
     """When every round was over."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.times: list[float] = []
 
-    def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
+    def after_central_iteration(self, aggregate_metrics: Any, model: Any, *, central_iteration: int) -> Any:
+        """A round is over; go on."""
         self.times.append(time.perf_counter())
         return False, Metrics()
 

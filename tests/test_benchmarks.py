@@ -1,0 +1,329 @@
+"""The benchmarks themselves: what they compare is the same work, and results are kept; with a wide guard on speed."""
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks import measure
+from benchmarks.__main__ import BEGIN, END, others, run, write_docs
+from benchmarks.cells import CELLS, Cell, chosen, small
+from benchmarks.frozen import TOLERANCE, InName, difference
+from benchmarks.layout import Layout, layouts
+from benchmarks.limit import Loop, packed
+from benchmarks.measure import Failed, Side, interleaved, last_words, once, paired, spread
+from benchmarks.nets import NETS, build
+from benchmarks.ours import measure as measure_ours
+from benchmarks.results import Result, Store
+from benchmarks.rivals.envs import pin
+from benchmarks.speed import in_words, rate
+from benchmarks.table import claims, geometric, markdown
+from benchmarks.task import Task, write_task
+
+from polyfed.api import config_of
+from polyfed.engine.local import threads
+from polyfed.parts.resident import features_from
+
+TREE: dict[str, Any] = {
+    "method": "fedavg",
+    "data": {"name": "digits", "limit": 30},
+    "model": "mlp",
+    "split": {"partition": "dirichlet", "alpha": 0.5, "clients": 6, "test": "none"},
+    "train": {"lr": 0.1, "batch": 8, "epochs": 1},
+    "participation": 0.5,
+}
+CELL = Cell("one b64 p1", "speed", {"tree": {"train": {"batch": 64}}, "rounds": 1}, repeats=2)
+ENVIRONMENT = {"cpu": "a CPU", "cores": 2, "torch": "2", "python": "3", "commit": "abc"}
+
+
+def silent(text: str) -> None:
+    """Nobody listens."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two threads on a busy machine wait for each other."""
+    with threads(1):
+        yield
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else uses the machine, and that is known at once."""
+    monkeypatch.setattr("benchmarks.__main__.others", lambda: 0.0)
+
+
+# ---- all sides do the same work
+
+
+@pytest.mark.parametrize("model", NETS)
+def test_plain_networks_are_the_zoos(model: str) -> None:
+    """The limit and the rivals train the architecture that polyfed trains."""
+    shape = {"har-cnn": (9, 128), "resnet8": (3, 32, 32)}.get(model, (1, 28, 28))
+    section = {"name": model, "width": 1} if model == "resnet8" else {"name": model}
+    ours = config_of(model=section).model.build(shape, 10)
+    plain = build(model, shape, 10, channels_last=False)
+    theirs = list(ours.parameters())
+    assert [p.shape for p in plain.parameters()] == [p.shape for p in theirs]
+    with torch.no_grad():
+        for mine, other in zip(plain.parameters(), theirs, strict=True):
+            mine.copy_(other)
+    x = torch.randn(4, *shape)
+    torch.testing.assert_close(plain.train()(x), ours.train()(x))
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small experiment as files: one warm-up round and two more."""
+    return write_task(TREE, 2, tmp_path_factory.mktemp("task"))
+
+
+def test_task_holds_polyfeds_rows_and_rounds(task: Path) -> None:
+    """polyfed trains exactly the samples the other sides are given (it says so itself, or fails)."""
+    found = Task.load(task)
+    assert len(found.selected) == 3
+    assert all(len(chosen) == 3 for chosen in found.selected)
+    assert len(found.clients()) == len(found.sizes()) == 6
+    assert [len(y) for _, y in found.clients()] == found.sizes()
+    inline = replace(found, config={**TREE, "engine": {"name": "local", "workers": 0}})
+    numbers = measure_ours(inline)
+    assert numbers["samples"] == sum(found.sizes()[k] for chosen in found.selected[1:] for k in chosen)
+    assert in_words(found)["samples"] * 2 == numbers["samples"]
+    with pytest.raises(AssertionError, match="where the task has"):
+        measure_ours(replace(inline, selected=[*found.selected[:2], found.selected[0][:1]]))
+
+
+def test_the_bare_loop_is_sgd(task: Path) -> None:
+    """The limit's loop moves weights as torch's own optimiser does, from the common start, every time."""
+    found = Task.load(task)
+    loop = Loop(found, found.clients(), {0}, Layout(1, 1, False))
+    torch.manual_seed(0)
+    net = build(found.model, found.shape, found.classes, False)
+    optimiser = torch.optim.SGD(net.parameters(), lr=found.lr)
+    x, y = (torch.from_numpy(part) for part in found.clients()[0])
+    for inputs, labels in zip(x.split(found.batch), y.split(found.batch), strict=True):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(net(inputs), labels).backward()
+        optimiser.step()
+    for _ in range(2):
+        assert loop.train(0) == len(y)
+        torch.testing.assert_close(loop.weights, list(net.parameters()))
+
+
+def test_packing_is_longest_first() -> None:
+    assert packed([0, 1, 2, 3], [5, 9, 4, 1], 2) == [[1, 3], [0, 2]]
+
+
+def test_layouts_read_back() -> None:
+    for layout in layouts(images=True):
+        assert Layout.parse(str(layout)) == layout
+    assert {way.channels_last for way in layouts(images=True)} == {False, True}
+    assert {way.channels_last for way in layouts(images=False)} == {False}
+
+
+def test_a_cut_in_name_only_runs_the_body() -> None:
+    """With the cache off, batches are drawn as for features, and the frozen part runs on every one."""
+    assert f"batches-{InName('head')}" == "batches-head"
+    net = config_of(TREE).model.build((1, 8, 8), 10)
+    x = torch.randn(2, 1, 8, 8)
+    torch.testing.assert_close(features_from(net, x, InName("head")), net.features(x))
+
+
+def test_rivals_get_our_torch() -> None:
+    assert pin("torch") == f"torch=={torch.__version__.partition('+')[0]}"
+    with pytest.raises(Failed, match="does not pin"):
+        pin("no-such-package")
+
+
+# ---- measuring
+
+
+def test_a_measurement_is_a_fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last line counts, its memory is watched, and its last words are kept when it fails."""
+    monkeypatch.setattr(measure, "LOOK", 0.05)
+    code = "import time, json; held = bytearray(60_000_000); time.sleep(0.5); print('x'); print(json.dumps({'a': 1}))"
+    found = once(Side([sys.executable, "-c", code]))
+    assert found["a"] == 1
+    assert found["memory"] is None or 60e6 < found["memory"] < 600e6
+    with pytest.raises(Failed, match="ValueError: no"):
+        once(Side([sys.executable, "-c", "raise ValueError('no')"]))
+    with pytest.raises(Failed, match="no numbers but: hello"):
+        once(Side([sys.executable, "-c", "print('hello')"]))
+
+
+def test_last_words() -> None:
+    assert last_words("a\n[rank0]: ValueError: b\nafter that\n=====\n") == "[rank0]: ValueError: b"
+    assert last_words("one\ntwo\n") == "two"
+    assert last_words("") == "no word"
+
+
+def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another side begins each time; one may be measured less often; one that failed is not tried again."""
+    order: list[str] = []
+
+    def fake(side: Side) -> dict[str, float]:
+        order.append(side.command[0])
+        if side.command[0] == "c":
+            raise Failed("broken")
+        return {"samples": 10, "seconds": 1 + order.count("a")}
+
+    monkeypatch.setattr(measure, "once", fake)
+    found = interleaved({name: Side([name]) for name in "abc"}, 3, silent, {"b": 2})
+    assert order == ["a", "b", "c", "b", "a", "a"]
+    assert found["c"] == [None]
+    assert paired(found["a"], found["c"], rate) == []
+    assert paired(found["a"], found["b"], rate) == pytest.approx([1.0, 2 / 3])
+    assert spread([]) is None
+    assert spread([1.0, 4.0, 2.0]) == {"median": 2.0, "least": 1.0, "most": 4.0, "count": 3}
+
+
+def test_the_machines_load_is_a_share() -> None:
+    share = others(0.05)
+    assert share is None or 0 <= share <= 1
+
+
+def test_difference_of_results(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.array([1.0, -4.0]))
+    np.savez(tmp_path / "b.npz", x=np.array([1.0, -4.2]))
+    assert difference(tmp_path / "a.npz", tmp_path / "a.npz") == 0
+    assert difference(tmp_path / "a.npz", tmp_path / "b.npz") == pytest.approx(0.05)
+    np.savez(tmp_path / "c.npz", y=np.array([1.0]))
+    with pytest.raises(Failed, match="other names"):
+        difference(tmp_path / "a.npz", tmp_path / "c.npz")
+
+
+# ---- results that are kept
+
+
+def fake_speed(calls: list[str], of_limit: float = 0.9) -> Callable[..., Result]:
+    """A measurement that takes no time."""
+
+    def made(cell: Cell, folder: Path, rivals: Any, say: Any) -> Result:
+        calls.append(cell.name)
+        if cell.name == "broken":
+            raise Failed("it is broken")
+        numbers = {"samples": 1000, "seconds": 2.0, "memory": 2**20}
+        ratios = {side: spread([of_limit, of_limit]) for side in ("limit", "pfl")}
+        work = {"rounds": 1, "samples": 1000.0, "clients": 3, "of": 6}
+        sides = {side: [numbers, numbers] for side in ("ours", "limit", "pfl")}
+        return {"layout": "2x1 contiguous", "sides": sides, "ratios": ratios, "failed": {"flower": "x"}, "work": work}
+
+    return made
+
+
+@pytest.mark.usefixtures("idle")
+def test_finished_cells_are_not_done_again(tmp_path: Path) -> None:
+    """A stopped run goes on; another cell, other rivals or other code are measured anew; what failed is retried."""
+    calls: list[str] = []
+    cells = [CELL, replace(CELL, name="broken"), replace(CELL, name="two b64 p1")]
+
+    def go(store: Store, some: list[Cell] = cells, again: bool = False) -> list[str]:
+        before = len(calls)
+        found = run(some, store, tmp_path, silent, again, {"speed": fake_speed(calls)})
+        assert [r["cell"]["name"] for r in found] == [c.name for c in some if c.name != "broken"]
+        return calls[before:]
+
+    store = Store(tmp_path / "r", ["pfl"], "code")
+    assert go(store, cells[:1]) == ["one b64 p1"]
+    assert go(store) == ["broken", "two b64 p1"]
+    assert go(store) == ["broken"]
+    assert go(store, cells[:1], again=True) == ["one b64 p1"]
+    assert go(store, [replace(CELL, repeats=3)]) == ["one b64 p1"]
+    assert go(Store(tmp_path / "r", ["pfl"], "other code"), cells[2:]) == ["two b64 p1"]
+    assert go(Store(tmp_path / "r", [], "other code"), cells[2:]) == ["two b64 p1"]
+    store.path(CELL).write_text("{")
+    assert go(store, cells[:1]) == ["one b64 p1"]
+
+
+@pytest.mark.usefixtures("idle")
+def test_table_and_claims(tmp_path: Path) -> None:
+    """Ratios with their range, memory, and for every claim whether it holds."""
+    store = Store(tmp_path, ["pfl"], "code")
+    results = run([CELL], store, tmp_path, silent, kinds={"speed": fake_speed([], 0.9)})
+    text = markdown(results, ENVIRONMENT)
+    assert "| one b64 p1 | 1 x 1000 samples, 3 of 6 clients | 500 | 0.90 (0.90 to 0.90) |" in text
+    assert "0.90x (0.90 to 0.90) | failed | 1 / 1 / 1 / - | 2x1 contiguous |" in text
+    assert "Provisional" not in text
+    assert "Not a result" not in text
+    assert "Provisional: others used up to 50%" in markdown([{**results[0], "busy": 0.5}], ENVIRONMENT)
+    found = {claim.text: claim.holds for claim in claims(results)}
+    assert found == {
+        "of the limit at batch 64, geometric mean": False,
+        "of the limit at batch 64, worst cell": True,
+        "times pfl, geometric mean": False,
+        "times pfl, worst cell": False,
+    }
+    assert geometric([1.0, 4.0]) == pytest.approx(2.0)
+
+
+def test_every_kind_has_a_table() -> None:
+    """Results of all kinds, as the measurements write them, become rows; and they are JSON."""
+    ratio = spread([2.0, 3.0])
+    numbers = {"seconds": 1.0, "setup": 1.0, "round": 0.1, "memory": 2**21, "ours": 2.0, "bare": 1.0}
+    made = {
+        "frozen": {"sides": {s: [numbers] for s in ("cached", "uncached")}, "ratios": {"uncached": ratio}},
+        "scale": {"sides": {"large": [numbers]}, "ratios": dict.fromkeys(("setup", "round", "memory"), ratio)},
+        "server": {"numbers": {**numbers, "uploads": 3, "parameters": 5}, "ratios": {"bare": ratio}},
+        "records": {"ratios": {"round": spread([0.002])}},
+    }
+    made["frozen"]["difference"] = 0.0
+    results = [json.loads(json.dumps({"cell": {"name": k, "kind": k, "quick": True}, **r})) for k, r in made.items()]
+    text = markdown(results, ENVIRONMENT)
+    for row in ("| frozen | 1 s | 1 s | 2.50x", "| scale | 1 s | 2.50x", "| server | 3 x 5 | 2 s | 1 s", "| 0.20%"):
+        assert row in text
+    assert "Not a result" in text
+    assert [claim.holds for claim in claims(results)] == [False, False, False, True]
+
+
+def test_docs_are_written_between_their_markers(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    for _ in range(2):
+        write_docs("| new |\n", page)
+        assert page.read_text() == f"before\n{BEGIN}\n\n| new |\n\n{END}\nafter\n"
+    page.write_text("nothing")
+    with pytest.raises(SystemExit, match="no place"):
+        write_docs("x", page)
+
+
+def test_cells() -> None:
+    """Names are unique files; the short run is the starred cells; a quick cell says that it is none."""
+    store = Store(Path(), [], "")
+    assert len({store.path(cell) for cell in CELLS}) == len(CELLS)
+    assert [c.name for c in chosen(False, False)] == [f"fashion-mnist {m} b64 p1" for m in ("mlp", "lenet", "cnn")]
+    assert all(small(cell).quick and small(cell).repeats == 1 for cell in CELLS)
+    for cell in CELLS:
+        assert "tree" not in cell.work or config_of(cell.work["tree"]).method.name
+
+
+# ---- the guard: ratios within one run, wide enough for a busy machine
+
+
+@pytest.mark.slow
+def test_close_to_the_limit(tmp_path: Path) -> None:
+    """polyfed trains a small cell at no less than two fifths of a bare loop's speed."""
+    tree = {**TREE, "data": "digits", "model": "cnn", "train": {"lr": 0.05, "batch": 32}, "participation": 1.0}
+    path = write_task(tree, 3, tmp_path)
+    layout = str(Layout(layouts(images=True)[0].processes, 1, channels_last=True))
+    sides = {"limit": Side.python("limit", str(path), "--layout", layout), "ours": Side.python("ours", str(path))}
+    found = interleaved(sides, 3, silent)
+    assert statistics.median(paired(found["ours"], found["limit"], rate)) >= 0.4
+
+
+@pytest.mark.slow
+def test_the_frozen_cache_pays(tmp_path: Path) -> None:
+    """FedRep's head epochs are faster on cached features, and learn the same."""
+    method = {"name": "fedrep", "head_epochs": 5}
+    tree = {**TREE, "method": method, "data": "digits", "model": "cnn", "train": {"lr": 0.05, "batch": 32}}
+    work = json.dumps({"tree": tree, "job": "train", "clients": 4})
+    seconds = {}
+    for name, flags in (("cached", []), ("uncached", ["--uncached"])):
+        seconds[name] = once(Side.python("frozen", work, "--save", str(tmp_path / f"{name}.npz"), *flags))["seconds"]
+    assert seconds["uncached"] > 1.3 * seconds["cached"]
+    assert difference(tmp_path / "cached.npz", tmp_path / "uncached.npz") <= TOLERANCE
