@@ -215,14 +215,15 @@ class Chart:
         return min(count, 2 if count % 2 == 0 and count % 3 else 3)
 
     def frame(self) -> pandas.DataFrame:
-        """All data of the figure."""
+        """All data of the figure; which panel and which series, where they have names."""
         rows = [
             {"panel": panel.title, "series": mark.series, **row}
             for panel in self.panels
             for mark in panel.marks
             for row in mark.rows(panel.x, panel.y)
         ]
-        return pandas.DataFrame(rows)
+        table = pandas.DataFrame(rows)
+        return table.drop(columns=[name for name in ("panel", "series") if (table[name] == "").all()])
 
 
 def shared_places(bars: Sequence[Bars]) -> bool:

@@ -29,6 +29,7 @@
     const figure = filled(figures[plot.dataset.figure], getComputedStyle(root));
     const gone = hidden(plot);
     for (const trace of figure.data) trace.visible = !gone.has(trace.meta);
+    if (root.hasAttribute("data-printing")) figure.layout.width = plot.clientWidth;
     if (touch) figure.layout.dragmode = false; // a finger scrolls the page
     return Plotly.react(plot, figure.data, figure.layout, { displayModeBar: false, responsive: true });
   };
@@ -53,6 +54,7 @@
   const printing = (now) => {
     root.toggleAttribute("data-printing", now); // light, and as wide as paper
     plots.forEach(draw); // at once: the printer does not wait
+    if (!now) plots.forEach((plot) => Plotly.Plots.resize(plot));
   };
   addEventListener("beforeprint", () => printing(true));
   addEventListener("afterprint", () => printing(false));

@@ -96,10 +96,11 @@ def stylesheet() -> str:
         "".join(f"--{name}: {colour}; " for name, colour in colours.items()) + f"color-scheme: {theme};"
         for theme, colours in THEMES.items()
     )
+    screen = '[data-theme="light"], [data-printing]', '[data-theme="dark"]:not([data-printing])'
     rules = [
         f":root {{ {light} }}",
-        f'@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme="light"], [data-printing]) {{ {dark} }} }}',
-        f'@media screen {{ :root[data-theme="dark"]:not([data-printing]) {{ {dark} }} }}',
+        f"@media screen and (prefers-color-scheme: dark) {{ :root:not({screen[0]}) {{ {dark} }} }}",
+        f"@media screen {{ :root{screen[1]} {{ {dark} }} }}",
         (HERE / "page.css").read_text(encoding="utf-8"),
     ]
     return "\n".join(rules)

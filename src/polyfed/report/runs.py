@@ -106,7 +106,8 @@ class Selection:
         """The baseline that was chosen, or the usual one; None where there is nothing to compare."""
         if len(self.rows) < 2:
             return None
-        return self.baseline or next((name for name in USUAL if name in self.rows), self.rows[0])
+        usual = [run.row for name in USUAL for run in self.runs if run.config["method"]["name"] == name]
+        return next((name for name in (self.baseline, *usual) if name in self.rows), self.rows[0])
 
 
 def by_row(runs: Iterable[Shown]) -> dict[str, list[Shown]]:
@@ -120,19 +121,17 @@ def by_row(runs: Iterable[Shown]) -> dict[str, list[Shown]]:
 def select(paths: Sequence[Path], baseline: str | None = None) -> Selection:
     """The runs in directories: runs, comparisons, or folders of runs."""
     runs: dict[Path, Shown] = {}
-    missing, chosen, alone = 0, baseline, len(paths) == 1 and is_comparison(paths[0])
+    grids = {path: ComparisonFolder.existing(path) for path in paths if is_comparison(path)}
     for path in paths:
-        grid = ComparisonFolder.existing(path) if is_comparison(path) else None
-        for run in _of_grid(grid) if grid else _of_folder(path):
+        for run in _of_grid(grids[path]) if path in grids else _of_folder(path):
             runs.setdefault(run.path.resolve(), run)
-        if grid:
-            chosen = chosen or grid.grid.baseline
-            missing += sum(not grid.run(cell).config.exists() for cell in grid.grid.cells)
-        alone = alone and grid is not None
     if not runs:
         raise DataError(f"no run has begun in {', '.join(repr(str(path)) for path in paths)}")
-    made = list(runs.values()) if alone else apart(list(runs.values()))
-    selection = Selection(made, chosen, missing, tuple(paths))
+    one_grid = len(paths) == len(grids) == 1
+    made = list(runs.values()) if one_grid else apart(list(runs.values()))
+    chosen = [baseline, *(folder.grid.baseline for folder in grids.values())]
+    missing = sum(not folder.run(cell).config.exists() for folder in grids.values() for cell in folder.grid.cells)
+    selection = Selection(made, next(filter(None, chosen), None), missing, tuple(paths))
     if baseline is not None:
         check_baseline(baseline, selection.rows)
     return selection
@@ -179,15 +178,17 @@ def apart(runs: list[Shown]) -> list[Shown]:
         replace(run, setting={key: run.setting.get(key, _value(run, key)) for key in (*given, *keys)}) for run in runs
     ]
     others = [key for key in differing if key not in keys and not key.startswith("method.")]
-    return [_named_apart(run, [o for o in settled if _place(o) == _place(run)], others) for run in settled]
+    return [_named_apart(run, settled, others) for run in settled]
 
 
-def _named_apart(run: Shown, alike: list[Shown], others: list[str]) -> Shown:
-    """A run whose row says what it does otherwise than the rest; its directory's name, if nothing else."""
-    keys = [*(key for key in _differing(alike) if key.startswith("method.")), *others]
-    words = [run.row, *(f"{key.removeprefix('method.')}={word(_value(run, key))}" for key in keys)]
-    twins = [o for o in alike if o.seed == run.seed and all(_value(o, key) == _value(run, key) for key in keys)]
-    return replace(run, row=", ".join([*words, *([run.path.name] if len(twins) > 1 else [])]))
+def _named_apart(run: Shown, runs: list[Shown], others: list[str]) -> Shown:
+    """A run whose row says what it does otherwise than most; its directory's name, if nothing else tells it apart."""
+    alike = [one for one in runs if _place(one) == _place(run)]
+    own = [key for key in _differing(alike) if key.startswith("method.")]
+    unusual = [key for key in others if 2 * sum(_value(o, key) == _value(run, key) for o in runs) <= len(runs)]
+    words = [f"{key.removeprefix('method.')}={word(_value(run, key))}" for key in (*own, *unusual)]
+    twins = [o for o in alike if o.seed == run.seed and all(_value(o, k) == _value(run, k) for k in (*own, *others))]
+    return replace(run, row=", ".join([run.row, *words, *([run.path.name] if len(twins) > 1 else [])]))
 
 
 def _place(run: Shown) -> tuple[str, str]:
