@@ -1,7 +1,6 @@
 """The README is run: every command and snippet but `make test` itself, in order, in an empty directory."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -9,38 +8,21 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"```(bash|yaml|python)\n(.*?)```", re.S)
+from snippets import ROOT, call, environment, snippets
 
-
-def blocks() -> list[tuple[str, str]]:
-    """Language and text of each block of the README, in order."""
-    return BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+README = snippets(ROOT / "README.md")
 
 
 def commands() -> list[str]:
-    """Every command line of the README, without comments."""
-    lines = [line for kind, text in blocks() if kind == "bash" for line in text.splitlines()]
-    return [line.split("  #")[0].strip() for line in lines if line.strip()]
+    """Every command line of the README."""
+    return [command for snippet in README for command in snippet.commands]
 
 
-def write_files(folder: Path) -> list[Path]:
-    """A block that begins with a comment `# name.ext` is that file; other Python blocks are scripts."""
-    scripts = []
-    for number, (kind, text) in enumerate(blocks()):
-        named = re.match(r"# (\S+\.(?:py|yaml))\n", text)
-        if named:
-            (folder / named[1]).write_text(text, encoding="utf-8")
-        elif kind == "python":
-            scripts.append(folder / f"script{number}.py")
-            scripts[-1].write_text(text, encoding="utf-8")
-    return scripts
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """The caller's, with this interpreter's commands first and runs under the folder."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "POLYFED_OUT": str(folder / "out")}
+def write_files(folder: Path) -> None:
+    """The files it names."""
+    for snippet in README:
+        if snippet.file:
+            (folder / snippet.file).write_text(snippet.text, encoding="utf-8")
 
 
 def test_the_readme_has_the_two_commands_first() -> None:
@@ -55,26 +37,16 @@ def test_every_command_is_one_the_tests_run() -> None:
 def test_polyfed_commands_run(tmp_path: Path) -> None:
     write_files(tmp_path)
     for command in [c for c in commands() if c.startswith("polyfed ")]:
-        done = subprocess.run(
-            command, shell=True, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
-        assert done.stdout.strip(), command
+        assert call(tmp_path, ["bash", "-c", command]).strip(), command
 
 
 @pytest.mark.slow
 def test_python_snippets_run_as_plain_scripts(tmp_path: Path) -> None:
-    for script in write_files(tmp_path):
-        done = subprocess.run(
-            [sys.executable, script.name],
-            cwd=tmp_path,
-            env=environment(tmp_path),
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "fedper" in done.stdout
+    scripts = [snippet for snippet in README if snippet.kind == "python" and not snippet.file]
+    assert scripts
+    for snippet in scripts:
+        (tmp_path / "script.py").write_text(snippet.text, encoding="utf-8")
+        assert "fedper" in call(tmp_path, [sys.executable, "script.py"])
 
 
 @pytest.mark.slow
