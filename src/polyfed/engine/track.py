@@ -82,7 +82,7 @@ class _Events:
         from torch.utils.tensorboard import SummaryWriter
 
         # what an earlier sitting wrote beyond its checkpoint is done again
-        self.writer: Any = SummaryWriter(str(where), purge_step=after + 1 if after else None)  # type: ignore[no-untyped-call]
+        self.writer: Any = SummaryWriter(str(where), purge_step=after + 1 if after else None)
         if not after:
             self.writer.add_text("config", f"```\n{write_yaml(config.dump())}```", 0)
 
@@ -147,7 +147,7 @@ class Tracked:
         self.name, self.complain = run.config.track.name, run.say
         self.rows = _Rows(run.folder.path / "rounds.csv")
         self.book: Book | None = None
-        self.book = self._tried(lambda: run.config.track.open(run.folder, run.config, run.progress.round))
+        self.book = self._tried(run.config.track.open, run.folder, run.config, run.progress.round)
 
     def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
         """A round is committed."""
@@ -160,19 +160,20 @@ class Tracked:
 
     def copy(self) -> None:
         """What was recorded since the last look goes into the book."""
-        for row in self.rows.new() if self.book else ():
+        for row in self.rows.new():
             at, measure = int(row.pop("round")), row.pop("measure")
-            numbers = {f"{measure}/{name}": float(value) for name, value in row.items() if value}
-            self._tried(lambda at=at, numbers=numbers: self.book and self.book.write(at, numbers))
+            if self.book is not None:
+                self._tried(self.book.write, at, {f"{measure}/{k}": float(v) for k, v in row.items() if v})
 
     def close(self, summary: Mapping[str, Any] | None) -> None:
         """The last rows, and the end."""
         self.copy()
-        self._tried(lambda: self.book and self.book.close(summary))
+        if self.book is not None:
+            self._tried(self.book.close, summary)
 
-    def _tried(self, do: Callable[[], Any]) -> Any:
+    def _tried(self, do: Callable[..., Any], *given: Any) -> Any:
         try:
-            return do()
+            return do(*given)
         except Exception as error:  # a tracker's libraries raise what they like, and the run goes on
             self.book = None
             cure = "; pip install 'polyfed[track]'" if isinstance(error, ImportError) else ""

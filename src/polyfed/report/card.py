@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
+from torch import nn
+
 from polyfed.config import Tree, flatten, write_yaml
 from polyfed.engine.folder import RunFolder
 from polyfed.engine.predictor import Predictor
@@ -81,7 +83,8 @@ def _input_lines(predictor: Predictor) -> Iterator[str]:
         yield "Picture files of any size are resized when they are read, as the run's own were."
     yield f"Prepared: float32 [N, {', '.join(map(str, prepare.model_shape))}]; `preprocessing.json` has the numbers:\n"
     yield from (f"{number}. {step}" for number, step in enumerate(prepare.steps(), 1))
-    if any(not norm.track_running_stats for norm in bn_modules(predictor.model)):
+    model = predictor.model
+    if isinstance(model, nn.Module) and any(not norm.track_running_stats for norm in bn_modules(model)):
         yield f"\nIts norms go by the batch ({predictor.batch} rows): an answer depends on the rows asked with it."
 
 

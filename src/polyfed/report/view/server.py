@@ -53,8 +53,8 @@ class View(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Where the page is."""
-        host, port = self.server_address[:2]
-        return f"http://{f'[{host}]' if ':' in str(host) else host}:{port}/"
+        host, port = str(self.server_address[0]), self.server_address[1]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def expects(self, host: str) -> bool:
         """Whether a request is meant for this server: a foreign name that was made to lead here is not."""

@@ -15,6 +15,7 @@
     return element;
   };
   const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
+  const several = (all, word) => `${all.length} ${word}${all.length === 1 ? "" : "s"}`;
   const report = (paths) => `/report?${paths.map((path) => `path=${encodeURIComponent(path)}`).join("&")}`;
   const values = (one, key) => {
     if (key === "method" && one.methods) return one.methods;
@@ -32,8 +33,9 @@
     return td;
   };
   const named = (one) => {
-    const td = made("td", one.name, "name");
-    td.append(made("span", one.state, `state ${one.state}`));
+    const td = made("td", "", "name"), a = made("a", one.name);
+    a.href = report([one.path]);
+    td.append(a, made("span", one.state, `state ${one.state}`));
     if (one.path !== one.name) td.append(made("span", one.path, "path"));
     return td;
   };
@@ -48,11 +50,6 @@
       showChosen();
     });
     return cell("", box, "choose");
-  };
-  const link = (one) => {
-    const a = made("a", "report");
-    a.href = report([one.path]);
-    return cell("", a);
   };
   const progress = (done, all, words) => {
     const span = made("span");
@@ -75,9 +72,10 @@
     svg.setAttribute("preserveAspectRatio", "none");
     svg.setAttribute("role", "img");
     svg.setAttribute("aria-label", `accuracy by round of ${one.name}`);
+    const last = Math.max(1, ...Object.values(one.curves).flat().map(([round]) => round));
     for (const [measure, points] of Object.entries(one.curves)) {
       const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-      const place = ([round, value]) => `${(100 * round) / Math.max(one.rounds, 1)},${30 - 30 * value}`;
+      const place = ([round, value]) => `${(100 * round) / last},${30 - 30 * value}`;
       path.setAttribute("class", measure);
       path.setAttribute("d", points.length ? `M0,${place(points[0]).split(",")[1]}L${points.map(place).join("L")}` : "");
       svg.append(path);
@@ -95,7 +93,6 @@
     cell("global", number(one.global), "number"),
     cell("personal", number(one.personal, one.when), "number"),
     curves(one),
-    link(one),
   ];
   const comparisonLine = (one) => [
     choice(one),
@@ -104,7 +101,6 @@
     cell("data", one.data),
     cell("tag", one.tag),
     cell("runs", progress(one.finished, one.cells, "runs finished")),
-    link(one),
   ];
 
   // ---- the page
@@ -182,7 +178,7 @@
       const live = listed.runs.filter((one) => one.state === "live").length;
       at("root").textContent = listed.root;
       at("facts").textContent =
-        `${listed.runs.length} runs, ${listed.comparisons.length} comparisons, ${live} live · looked at ${listed.time}`;
+        `${several(listed.runs, "run")}, ${several(listed.comparisons, "comparison")}, ${live} live · looked at ${listed.time}`;
       if (live) wait = QUICK;
       show();
       document.body.dataset.shown = "all";
