@@ -52,7 +52,7 @@ def test_wrong_places(selection: Selection, tmp_path: Path) -> None:
     chart = draw("groups", selection)
     with pytest.raises(UsageError, match=r"written as pdf, svg, png, by its name: .*x\.gif"):
         save(chart, tmp_path / "x.gif")
-    with pytest.raises(UsageError, match="cannot write to .* No such file"):
+    with pytest.raises(UsageError, match=r"cannot write to .* No such file"):
         save(chart, tmp_path / "nowhere" / "x.pdf")
 
 

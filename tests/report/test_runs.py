@@ -124,7 +124,7 @@ class TestWrong:
         with pytest.raises(DataError, match="is corrupt: arrays/clusters"):
             read(path).arrays("clusters")
         (path / "federation.json").write_text("[]")
-        with pytest.raises(DataError, match="federation.json is not what was written"):
+        with pytest.raises(DataError, match=r"federation\.json is not what was written"):
             _ = read(path).federation
 
 
