@@ -365,7 +365,7 @@ class TestCompare:
     def test_one_run_per_seed_and_method(self, compared: Any) -> None:
         said, out = compared
         value = value_of(said)
-        assert set(value) == {"comparison", "runs", "table", "missing", "failed"}
+        assert set(value) == {"comparison", "runs", "table", "missing", "failed", "report"}
         assert (value["missing"], value["failed"]) == ([], {})
         assert value["comparison"] == str(out)
         assert {(r["method"], r["seed"]) for r in value["runs"]} == {
@@ -407,7 +407,9 @@ class TestCompare:
     def test_text(self, cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
         said = cli("compare", *tiny_words, "methods=fedavg", "seeds=[4]", "--quiet", "--out", str(tmp_path / "c"))
         assert (said.code, said.err) == (0, "")
-        assert said.out.endswith(f"runs and tables: {tmp_path / 'c'}\n")
+        report = tmp_path / "c" / "report.html"
+        assert said.out.endswith(f"runs and tables: {tmp_path / 'c'}\nreport: {report}\n")
+        assert "fedavg on digits" in report.read_text()
         assert (tmp_path / "c" / "fedavg-s4" / "summary.json").exists()
 
     def test_seeds(self, cli: Cli, tiny_words: Words) -> None:

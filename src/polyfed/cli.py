@@ -63,7 +63,8 @@ def compare(
     sources, keys = _read(words)
     import polyfed
 
-    _show_comparison(polyfed.compare(*sources, keys, baseline=baseline, out=out, progress=not quiet), None, as_json)
+    made = polyfed.compare(*sources, keys, baseline=baseline, out=out, progress=not quiet)
+    _show_comparison(made, None, as_json, report=True)
 
 
 @app.command()
@@ -81,7 +82,7 @@ def resume(
         raise UsageError("--workers must be 0 or more")
     result = polyfed.resume(path, progress=not quiet, workers=workers, engine=_only_engine(words))
     if isinstance(result, polyfed.Comparison):
-        _show_comparison(result, None, as_json)
+        _show_comparison(result, None, as_json, report=True)
     else:
         _print(result.summary, as_json, lambda: _result_text(result))
 
@@ -213,8 +214,8 @@ def _only_engine(words: list[str] | None) -> dict[str, Any] | None:
     return tree.get("engine")
 
 
-def _show_comparison(made: Any, baseline: str | None, as_json: bool) -> None:
-    """Its table, whatever is finished; then a failure, if there was one."""
+def _show_comparison(made: Any, baseline: str | None, as_json: bool, report: bool = False) -> None:
+    """Its table, whatever is finished; then its report, if it is to have one, and a failure, if there was one."""
     from rich.text import Text
 
     from polyfed.report.tables import CAPTION
@@ -226,9 +227,16 @@ def _show_comparison(made: Any, baseline: str | None, as_json: bool) -> None:
         "missing": made.missing,
         "failed": {name: str(error) for name, error in made.failures.items()},
     }
+    page = made.path / "report.html"
+    value |= {"report": str(page)} if report else {}
+    where = f"runs and tables: {made.path}" + (f"\nreport: {page}" if report else "")
     go_on = "" if made.finished else f"\ngo on with: polyfed resume {made.path}"
-    end = f"\n{CAPTION}\n\nruns and tables: {made.path}{go_on}"
+    end = f"\n{CAPTION}\n\n{where}{go_on}"
     _print(value, as_json, lambda: Text.assemble("\n", made.as_table(baseline).styled(), end))
+    if report:
+        from polyfed.report.page import write_report
+
+        write_report([made.path], page)
     _list_failures(made.failures, f"polyfed resume {made.path}")
 
 
