@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from typer.main import get_command
 
 from polyfed.cli import app
+from polyfed.comparison.grid import make_grid
+from polyfed.config import make_config, read_yaml, unflatten
 from snippets import ROOT, SHELL, follow, snippets
 
 PAGES = sorted(page for page in (ROOT / "docs").glob("*.md"))
@@ -32,12 +33,13 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_python_and_yaml_can_be_read(page: Path) -> None:
+def test_python_and_configs_are_valid(page: Path) -> None:
     for snippet in snippets(page):
         if snippet.kind == "python":
             ast.parse(snippet.text)
         elif snippet.kind == "yaml":
-            assert isinstance(yaml.safe_load(snippet.text), dict)
+            tree = unflatten(read_yaml(snippet.text, page.name))
+            assert make_grid(tree).cells if {"methods", "rows"} & set(tree) else make_config(tree)
 
 
 def commands() -> list[tuple[str, str]]:
