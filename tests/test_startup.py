@@ -19,7 +19,7 @@ HEAVY = ("torch", "sklearn", "pandas", "flwr", "ray", "matplotlib", "plotly", "n
 # modules that every room may use, `errors` and `registry`; `params` and `message` stand where the list has them.
 ORDER = ("errors", "registry", "config", "rng", "data", "models", "params", "message", "parts", "methods", "measure")
 ORDER += ("threats", "engine", "comparison", "report", "papers")
-FRONT = ("__init__", "api", "cli", "deploy_cli", "report_cli", "use_cli")  # the front door: imports any, imported by none
+FRONT = ("__init__", "api", "cli", "deploy_cli", "report_cli", "use_cli")  # the front door: nobody imports it
 
 FORBIDDEN = {
     r"allow_pickle\s*=\s*True": "npy without pickle",

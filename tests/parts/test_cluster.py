@@ -471,6 +471,14 @@ def test_a_partition_is_stable_only_for_the_same_clients() -> None:
     assert (clusters.state.clustered, clusters.state.threshold) == (1, 0.5)
 
 
+@pytest.mark.parametrize(("spread", "stable"), [(9.0, 1), (11.0, 0)])
+def test_together_for_want_of_a_gap_is_never_stable(spread: float, stable: int) -> None:
+    clusters = begun(3)
+    for _ in range(2):
+        clusters.settle([0, 1, 2], Partition([0, 0, 0], Threshold(float("inf"), spread=spread)))
+    assert clusters.state.stable == stable
+
+
 def test_all_of_it_is_kept_by_a_checkpoint() -> None:
     clusters = begun(3)
     clusters.settle([0, 1, 2], Partition([0, 1, 0], Threshold(math.inf)))

@@ -1,7 +1,8 @@
 """DistFL: Liu et al., Distribution-aware Federated Learning for Mobile Scenarios, 2021.
 
 Departures: inputs are really optimised, where the released code detaches them and clusters on noise; the threshold is
-found automatically; boosted uploads stay out of the pre-aggregate (`distfl-paper` and `distfl-official` are presets).
+found automatically; boosted uploads stay out of the pre-aggregate (`distfl-paper` and `distfl-official` are presets);
+everybody together for want of a clear threshold is never a stable partition (`until_stable`).
 A client that missed the clustering keeps its model and is placed at its next upload.
 """
 

@@ -186,11 +186,16 @@ class Partition(Labelled):
 
     threshold: Threshold
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether all are together for want of a wide gap, though their divergences differ."""
+        return self.threshold.value == math.inf and self.threshold.spread > 10
+
     def lines(self) -> list[str]:
         """For the log."""
         limit = self.threshold
         said = [f"{self.kappa} clusters; threshold {limit.value:.3g}, log-gap {limit.gap:.2f}, next {limit.second:.2f}"]
-        if limit.value == math.inf and limit.spread > 10:
+        if self.doubtful:
             said.append(f"one cluster, though divergences differ {limit.spread:.0f}-fold: no gap between them is wide")
         if self.kappa == len(self.labels) > 1:
             said.append("every client is a cluster of its own: this is local training")
@@ -274,11 +279,11 @@ class Clusters:
                 self.open(group, self.model(group[0]))
 
     def settle(self, clients: Sequence[int], found: Partition) -> None:
-        """Take up a partition of these clients; it is stable when it is the one before."""
+        """Take up a partition of these clients; it is stable when it is the one before and not for want of a gap."""
         self.regroup([[clients[i] for i in members] for members in found.members()])
         now = torch.full_like(self.state.partition, -1)
         now[list(clients)] = torch.tensor(found.labels)
-        self.state.stable = int(torch.equal(now, self.state.partition))
+        self.state.stable = int(torch.equal(now, self.state.partition) and not found.doubtful)
         self.state.partition, self.state.threshold, self.state.clustered = now, found.threshold.value, 1
 
     def forget(self) -> list[int]:
