@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import polyfed
 from polyfed.engine.export import FILES, is_export, read
 from polyfed.engine.work import federation_of
 from polyfed.errors import DataError, UsageError
@@ -85,7 +86,7 @@ def test_weights_and_a_description_are_enough(trial, rows, tmp_path, keys):
     )
     again = read(shutil.copytree(out, tmp_path / "elsewhere"))
     ours = result.client(1)
-    assert torch.equal(ours.logits(rows), again.logits(rows))
+    same(ours.logits(rows), again.logits(rows))
     assert again.class_names == tuple("0123456789")
     if keys is ECL:
         assert not ours.logits(rows).isfinite().all(), "a class is masked, or this proves little"
@@ -95,7 +96,7 @@ def test_the_global_model_and_a_network_without_running_statistics(trial, rows, 
     keys = {"method": "fedavg", "model.name": "mlp-bn", "model.bn_running_stats": False, "eval.batch": 50}
     result = trial.kept(keys)
     out = result.export("safetensors", None, tmp_path / "out")
-    assert torch.equal(result.global_model().logits(rows), read(out).logits(rows))
+    same(result.global_model().logits(rows), read(out).logits(rows))
     assert "norms go by the batch (50 rows)" in (out / "card.md").read_text()
 
 
@@ -157,6 +158,19 @@ def test_a_changed_description_is_refused(weights, change, words):
     changed(weights, change)
     with pytest.raises(DataError, match=words):
         read(weights)
+
+
+def test_a_network_from_a_file_is_built_again_only_where_it_is_trusted(trial, rows, tmp_path):
+    source = "import torch\n\n\nclass Net(torch.nn.Sequential):\n    def __init__(self, classes):\n"
+    source += "        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, classes))\n"
+    (tmp_path / "mine.py").write_text(source)
+    keys = {key: value for key, value in trial.keys(PLAIN).items() if not key.startswith("model.")}
+    result = polyfed.run(keys, method="fedavg", model=f"{tmp_path / 'mine.py'}:Net", out=tmp_path / "run")
+    out = result.export("safetensors", 0, tmp_path / "out")
+    same(read(out, trusted=True).logits(rows), result.client(0).logits(rows))
+    with pytest.raises(DataError, match="export it as onnx or torch-export, or ask the run"):
+        read(out)
+    assert str(tmp_path) not in (out / "card.md").read_text()
 
 
 def test_a_damaged_file_is_refused(weights):

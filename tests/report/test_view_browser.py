@@ -1,4 +1,7 @@
-"""The page in a real browser, over a live run, a finished comparison, a corrupt run and a foreign file."""
+"""The page in a real browser, over a live run, a finished comparison, a corrupt run and a foreign file.
+
+Screenshots (light, dark, narrow, and a report) are kept in the temporary directory of each test.
+"""
 
 import shutil
 import subprocess
@@ -12,6 +15,7 @@ import polyfed
 from polyfed.report.view.server import View
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+PATIENCE = 120_000  # milliseconds; the machine is shared
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 pytestmark = pytest.mark.slow
@@ -68,6 +72,7 @@ def browser():
 def page(browser, view, tmp_path):
     """A tab; what it complains about or asks elsewhere for fails the test."""
     tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.set_default_timeout(PATIENCE)
     complaints: list[str] = []
     tab.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
     tab.on("pageerror", lambda error: complaints.append(str(error)))
@@ -88,12 +93,11 @@ def seen(page, tmp_path: Path, name: str) -> None:
 
 def test_live_and_finished_ones_are_shown_the_others_named(page, tmp_path):
     live = page.locator("#runs tr[data-path='live']")
-    live.locator(".state.live").wait_for(timeout=60_000)
+    live.locator(".state.live").wait_for()
     before = live.inner_text()
     page.wait_for_function(
         "before => document.querySelector(\"#runs tr[data-path='live']\").innerText !== before",
         arg=before,
-        timeout=60_000,
     )
     assert "fedavg, fedper" in page.locator("#comparisons tr[data-path='pair']").inner_text()
     assert "4/4" in page.locator("#comparisons tr[data-path='pair']").inner_text()
@@ -127,14 +131,14 @@ def test_chosen_ones_are_compared_in_a_report_drawn_now(page, tmp_path):
     page.wait_for_timeout(2500)  # the list is looked at again, and what is chosen stays
     assert page.locator("#chosen").inner_text().startswith("2 chosen")
     page.click("#chosen a")
-    page.wait_for_selector("body[data-drawn=all]", timeout=60_000)
+    page.wait_for_selector("body[data-drawn=all]")
     assert page.locator(".plot svg.main-svg").count() > 3
     assert "fedper" in page.locator("#summary").inner_text()
     seen(page, tmp_path, "report")
     page.go_back()
     page.wait_for_selector("body[data-shown]")
     page.locator("#runs tr[data-path='live'] a").click()
-    page.wait_for_selector("body[data-drawn=all]", timeout=60_000)
+    page.wait_for_selector("body[data-drawn=all]")
     assert "Unfinished" in page.locator("#summary").inner_text()
 
 
