@@ -25,7 +25,7 @@ test: $(STAMP) ## the fast tests
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 test-slow: $(FULL) ## random kills, Ray, deployment, browser, README commands
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
