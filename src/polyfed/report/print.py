@@ -40,7 +40,7 @@ FORMS = ("pdf", "svg", "png")
 MARKERS = ("o", "s", "D", "^", "P", "v", "X", "*")
 READABLE = 400  # tiles that still can have their number written on them
 GREY = "#8a929c"
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -247,5 +247,5 @@ def _colour(tint: int) -> str:
     return LIGHT[tint % len(LIGHT)] if tint >= 0 else GREY
 
 
-def _dash(tint: int) -> str:
+def _dash(tint: int) -> Any:
     return ("-", "--", ":", "-.")[tint // len(LIGHT) % 4]

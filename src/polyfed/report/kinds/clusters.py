@@ -95,24 +95,20 @@ def _membership_panel(title: str, run: Shown) -> Panel:
 
 def _plane_panel(title: str, run: Shown, number: int, rows: np.ndarray, placed: Mapping[int, int]) -> Panel:
     names = _names(run)
-    groups: dict[str, tuple[int, list[np.ndarray]]] = {}
-    for row in rows:
-        cluster = placed.get(int(row[0]))
-        label, tint = (f"cluster {cluster}", cluster) if cluster is not None else ("no cluster", ALONE)
-        groups.setdefault(label, (tint, []))[1].append(row)
-    marks: list[Mark] = [
-        Dots(label, tint, *(np.array(each)[:, i].tolist() for i in (1, 2)), [names.get(int(r[0]), "") for r in each])
-        for label, (tint, each) in sorted(groups.items())
-    ]
+    groups: dict[int, list[list[float]]] = {}
+    for row in rows.tolist():
+        groups.setdefault(placed.get(int(row[0]), ALONE), []).append(row)
+    marks: list[Mark] = []
+    for group, members in sorted(groups.items()):
+        clients, x, y = (list(each) for each in zip(*members, strict=True))
+        label = f"cluster {group}" if group != ALONE else "no cluster"
+        marks.append(Dots(label, group, x, y, [names.get(int(k), "") for k in clients]))
     shares = run.arrays("plane_shares").get(number, np.zeros(2))
-    x, y = (
-        Axis(f"PC {number} ({100 * share:.0f} % of the variance)", f"pc{number}")
-        for number, share in enumerate(shares, 1)
-    )
+    across, up = (Axis(f"PC {n} ({100 * share:.0f} % of the variance)", f"pc{n}") for n, share in enumerate(shares, 1))
     scores = {int(k): float(s) for k, s in run.arrays("silhouette").get(number, np.zeros((0, 2)))}
     score = scores.get(len(set(placed.values())))
     note = f"silhouette {score:.2f}" if score is not None else ""
-    return Panel(title, x, y, marks if placed else [], note)
+    return Panel(title, across, up, marks if placed else [], note)
 
 
 def _one_seed(selection: Selection) -> Iterator[tuple[str, Shown]]:

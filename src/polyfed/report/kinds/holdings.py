@@ -39,7 +39,7 @@ def long_tail(selection: Selection) -> Chart | None:
 
 def federations(selection: Selection) -> dict[str, Federation]:
     """One federation for each setting, of its smallest seed, where every client told what it holds."""
-    found = {}
+    found: dict[str, Federation] = {}
     for setting, runs in selection.by_setting().items():
         told = [run for run in runs if run.federation and _counts(run.federation).size]
         if told:
