@@ -29,6 +29,7 @@ def made(tmp_path_factory, tiny):
     (root / "corrupt" / "config.yaml").write_text("rounds: [")
     polyfed.load(root / "done").export("safetensors", 0, root / "shipped")
     (root / "notes.txt").write_text("mine")
+    (root / "report.html").write_text("of polyfed report")
     (root / ".hidden").write_text("")
     return root
 

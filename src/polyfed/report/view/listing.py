@@ -98,7 +98,7 @@ class Listing:
             return
         for entry in entries:
             at = path / entry.name
-            if entry.name.startswith(".") or (not entry.is_dir() and above is not None and entry.name in WRITTEN):
+            if entry.name.startswith(".") or (entry.is_file() and entry.name in WRITTEN):
                 continue
             if entry.is_symlink():
                 name(at, "a link; links are not followed")
