@@ -60,7 +60,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "POLYFED_OUT": str(folder / "out")}
 
 
-def call(folder: Path, command: list[str], seconds: float = 600) -> str:
+def call(folder: Path, command: list[str], seconds: float = 1800) -> str:
     """Run a command as a reader would; what it printed."""
     done = subprocess.run(
         command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=seconds, check=False

@@ -49,7 +49,7 @@ class TestForms:
 
     def test_a_terminal_shows_the_same_in_styles(self, table: Table) -> None:
         styled = table.styled()
-        assert styled.plain == table.text()
+        assert styled.plain == table.text() + "\nbold: best of the column, underlined: second best\n"
         assert [(styled.plain[s.start : s.end], s.style) for s in styled.spans] == [("80.0 ± 7.1", "bold")]
 
     def test_markdown(self, table: Table) -> None:

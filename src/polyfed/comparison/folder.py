@@ -16,7 +16,7 @@ from polyfed.measure.metrics import accuracy
 
 FILE = "comparison.yaml"
 FORMS = {"markdown": "md", "csv": "csv", "latex": "tex", "text": "txt"}
-OURS = {FILE, "lock", *(f"table.{ending}" for ending in FORMS.values())}
+OURS = {FILE, "lock", "report.html", *(f"table.{ending}" for ending in FORMS.values())}
 
 
 @dataclass(frozen=True)

@@ -53,13 +53,20 @@ class Table:
 
     def styled(self) -> Text:
         """For a terminal that shows bold and underlined."""
+        return self._drawn(self._explained())
+
+    def text(self) -> str:
+        """For a text file."""
+        return self._drawn(self.legend).plain
+
+    def _drawn(self, legend: Sequence[str]) -> Text:
         widths = [max(map(len, column)) for column in zip(self.head, *self.rows, strict=True)]
         rule = "  ".join("-" * width for width in widths)
         lines = [self._line([Entry(name) for name in self.head], widths)]
         for group in self.groups:
             lines += [Text(rule), *(self._line(row, widths) for row in group)]
-        if self.legend:
-            lines += [Text(), *map(Text, self.legend)]
+        if legend:
+            lines += [Text(), *map(Text, legend)]
         return Text("\n").join([*lines, Text()])
 
     def _line(self, row: Sequence[Entry], widths: Sequence[int]) -> Text:
@@ -72,10 +79,6 @@ class Table:
             line.append(padding if left else "")
         line.rstrip()
         return line
-
-    def text(self) -> str:
-        """For a text file."""
-        return self.styled().plain
 
     def markdown(self) -> str:
         """For a README."""
