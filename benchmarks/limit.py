@@ -81,18 +81,18 @@ def whole(task: Task, layout: Layout) -> dict[str, float]:
     """All measured rounds."""
     shares = [packed(chosen, task.sizes(), layout.processes) for chosen in task.selected[1:]]
     answers = _together(_rounds, task, layout, [[r[i] for r in shares] for i in range(layout.processes)])
-    seconds = np.array([seconds for _, seconds in answers]).max(axis=0).sum()
-    return {"samples": sum(samples for samples, _ in answers), "seconds": float(seconds)}
+    samples, seconds, cpu = zip(*answers, strict=True)
+    return {"samples": sum(samples), "seconds": float(np.max(seconds, axis=0).sum()), "cpu": sum(cpu)}
 
 
-def _rounds(loop: Loop, mine: Share) -> tuple[int, list[float]]:
-    """Samples, and seconds by round."""
-    samples, seconds = 0, []
+def _rounds(loop: Loop, mine: Share) -> tuple[int, list[float], float]:
+    """Samples, seconds by round, and seconds this process computed."""
+    samples, seconds, before = 0, [], time.process_time()
     for clients in mine:
         started = time.perf_counter()
         samples += sum(loop.train(client) for client in clients)
         seconds.append(time.perf_counter() - started)
-    return samples, seconds
+    return samples, seconds, time.process_time() - before
 
 
 def calibrated(task: Task) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import polyfed
+from benchmarks.measure import family, processor_time
 from benchmarks.task import Task, Tree
 from polyfed.api import Result
 from polyfed.errors import Interrupted
@@ -23,10 +25,13 @@ class Clock:
         self.rounds = rounds
         self.ready = 0.0
         self.times: list[float] = []
+        self.cpu: list[float] = []  # of this process and its workers
 
     def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
         """A round is committed."""
         self.times.append(time.perf_counter())
+        if done in (1, self.rounds):
+            self.cpu.append(processor_time(family(os.getpid())))
         if done == self.rounds:
             raise Interrupted("measured enough")
 
@@ -64,7 +69,7 @@ def measure(task: Task) -> dict[str, float]:
     expected = task.epochs * sum(sizes[k] for chosen in task.selected[1:] for k in chosen)
     if samples != expected:
         raise AssertionError(f"polyfed trained {samples} samples where the task has {expected}")
-    return {"samples": samples, "seconds": clock.times[-1] - clock.times[0]}
+    return {"samples": samples, "seconds": clock.times[-1] - clock.times[0], "cpu": clock.cpu[-1] - clock.cpu[0]}
 
 
 def main() -> None:

@@ -44,6 +44,7 @@ def measure(cell: Cell, folder: Path, rivals: Sequence[str], say: Say) -> Result
         "calibration": calibration,
         "sides": found,
         "ratios": ratios,
+        "processor": spread(paired(found["ours"], found["limit"], lambda n: n["samples"] / n["cpu"])),
         "failed": failed,
         "work": in_words(Task.load(path)),
     }

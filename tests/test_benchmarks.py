@@ -306,14 +306,16 @@ def test_cells() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the time of other processes is read from /proc")
 def test_close_to_the_limit(tmp_path: Path) -> None:
-    """polyfed trains a small cell at no less than two fifths of a bare loop's speed."""
+    """polyfed trains a small cell at no less than two fifths of a bare loop's speed, by processor time."""
     tree = {**TREE, "data": "digits", "model": "cnn", "train": {"lr": 0.05, "batch": 32}, "participation": 1.0}
     path = write_task(tree, 3, tmp_path)
     layout = str(Layout(layouts(images=True)[0].processes, 1, channels_last=True))
     sides = {"limit": Side.python("limit", str(path), "--layout", layout), "ours": Side.python("ours", str(path))}
     found = interleaved(sides, 3, silent)
-    assert statistics.median(paired(found["ours"], found["limit"], rate)) >= 0.4
+    ratios = paired(found["ours"], found["limit"], lambda numbers: numbers["samples"] / numbers["cpu"])
+    assert statistics.median(ratios) >= 0.4, found
 
 
 @pytest.mark.slow
