@@ -232,7 +232,8 @@ def _show_comparison(made: Any, baseline: str | None, as_json: bool, report: boo
     where = f"runs and tables: {made.path}" + (f"\nreport: {page}" if report else "")
     go_on = "" if made.finished else f"\ngo on with: polyfed resume {made.path}"
     end = f"\n{CAPTION}\n\n{where}{go_on}"
-    _print(value, as_json, lambda: Text.assemble("\n", made.as_table(baseline).styled(), end))
+    table = made.as_table(baseline)
+    _print(value, as_json, lambda: Text.assemble("\n", table.styled() if sys.stdout.isatty() else table.text(), end))
     if report:
         from polyfed.report.page import write_report
 
