@@ -109,7 +109,7 @@ def _size(panel: Panel) -> tuple[float, float]:
     bars = sum(isinstance(mark, Bars) for mark in panel.marks)
     return (
         float(np.clip(0.2 * across * max(1, bars * 0.45), 3.5, 10)),
-        float(np.clip(0.3 * down + (0.55 * down if _has(panel, Strip) else 0.6), 2.6, 9)),
+        float(np.clip(0.3 * down + (0.75 * down if _has(panel, Strip) else 0.6), 2.6, 9)),
     )
 
 
@@ -154,9 +154,8 @@ def _draw(axes: Axes, panel: Panel, letters: int) -> None:
     if groups and panel.y.unit == PERCENT:
         axes.set_ylim(0, 1.005)
     if panel.y.names is not None:
-        axes.set_ylim(len(panel.y.names) - 0.5, -0.5)
-        if _has(panel, Strip):
-            axes.invert_yaxis()
+        rows = len(panel.y.names)
+        axes.set_ylim(*((-0.75, rows - 0.25) if _has(panel, Strip) else (rows - 0.5, -0.5)))
 
 
 def _line(axes: Axes, mark: Line) -> None:
