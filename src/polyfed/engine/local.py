@@ -150,8 +150,8 @@ class Worker:
     def answer(self) -> Outcome:
         """What it made of the job."""
         self.job = None
-        outcome, outcome.up, outcome.memory = self.channel.receive()
-        return outcome
+        outcome, up, memory = self.channel.receive()
+        return replace(outcome, up=up, memory=memory)
 
     def end(self) -> None:
         """Kill it."""

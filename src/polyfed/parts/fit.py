@@ -1,7 +1,7 @@
 """The one training loop: batches x step."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,7 +106,7 @@ class Fit:
         chosen = resident.choose(train, bn)
         self.parameters = [p for _, p, _ in chosen]
         self.values = [p.detach() for p in self.parameters]  # the same memory, outside of autograd
-        self.found: Sequence[Tensor] = ()  # the gradient of each, where the last batch left it
+        self.found: tuple[Tensor, ...] = ()  # the gradient of each, where the last batch left it
         self.grad, self._grads = resident.grad, [view for _, _, view in chosen]
         moving = chosen if rule.momentum else []
         self.velocity = [velocities.setdefault(e.name, torch.zeros_like(view)) for e, _, view in moving]

@@ -4,9 +4,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
     from polyfed.parts.fit import Fit
+
+Grads = tuple[Tensor, ...] | list[Tensor]
 
 
 class Step(Protocol):
@@ -29,7 +32,8 @@ class Sgd:
     @staticmethod
     def descend(fit: "Fit") -> None:
         """w <- w - lr * d, where d is the clipped gradient with decay and momentum (as torch.optim.SGD)."""
-        rule, d = fit.rule, fit.found  # never changed in place: autograd may give one tensor for two parameters
+        rule = fit.rule
+        d: Grads = fit.found  # never changed in place: autograd may give one tensor for two parameters
         if rule.clip is not None:
             length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(d)))
             d = torch._foreach_mul(d, (rule.clip / (length + 1e-6)).clamp(max=1.0))
