@@ -10,7 +10,7 @@ from own_methods import Evil, spoiled
 from polyfed.engine.gate import Gate
 from polyfed.message import Field, Message, Wire
 from polyfed.methods.base import part_message
-from polyfed.params import Layout, bind, body, everything
+from polyfed.params import Layout, bind, body, everything, nothing
 
 DIMS = {"C": 10, "d": 4}
 
@@ -156,3 +156,20 @@ def test_nothing_is_declared_nothing_may_come(params):
     gate = Gate(Wire(), params.layout, DIMS, 1000.0)
     assert gate.reason(Message(), Message()) is None
     assert kind(gate.reason(Message(w=torch.ones(1)), Message())) == "undeclared"
+
+
+def test_a_slice_of_nothing_passes(params):
+    """A method whose model is all personal shares an empty slice."""
+    field = Field("nothing", part=nothing, against="w")
+    gate = Gate(Wire(down={"w": field}, up={"w": field}), params.layout, DIMS, 2.0)
+    assert gate.reason(Message(w=torch.empty(0)), Message(w=torch.empty(0))) is None
+
+
+def test_values_too_large_for_a_float32_length_are_finite_and_too_long(params):
+    field = Field("a row", rows=(3,), against="w")
+    gate = Gate(Wire(down={"w": field}, up={"w": field}), params.layout, DIMS, 2.0)
+    huge = torch.full((3,), 3e38)
+    assert kind(gate.reason(Message(w=huge), Message(w=torch.ones(3)))) == "norm"
+    assert kind(gate.reason(Message(w=torch.tensor([1.0, float("nan"), 1.0])), Message(w=torch.ones(3)))) == "nonfinite"
+    lone = Gate(Wire(up={"z": Field("a row", rows=(3,))}), params.layout, DIMS, 2.0)
+    assert lone.reason(Message(z=huge), Message()) is None

@@ -73,11 +73,11 @@ class Gate:
 
     def _content(self, name: str, field: Field, up: Message, down: Message) -> tuple[str, str] | None:
         value = up[name]
-        if field.kind == "integer":
+        if field.kind == "integer" or (isinstance(value, Tensor) and not value.numel()):
             return None
         if field.kind == "number" or field.against is None:
             return None if _finite(torch.as_tensor(value)) else _nonfinite(name)
-        sent = down[field.against].reshape(-1, max(value.numel(), 1))  # several models: the nearest counts
+        sent = down[field.against].reshape(-1, value.numel())  # several models: the nearest counts
         length, nearest = min((_length(value.reshape(-1) - row), k) for k, row in enumerate(sent))
         if not math.isfinite(length):
             if not torch.isfinite(value).all():
