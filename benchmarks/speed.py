@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.cells import Cell
-from benchmarks.layout import Layout, layouts
+from benchmarks.layout import Layout
 from benchmarks.measure import Failed, Numbers, Side, interleaved, once, paired, spread
 from benchmarks.results import Result
 from benchmarks.rivals.envs import environment
 from benchmarks.task import Task
 
 FEW = {"flower": 1}  # it is many times slower, and what is asked of it leaves room
+HOPE = 0.7  # a layout with which the limit reaches less than this share of its best is not tried with a rival
 Say = Callable[[str], None]
+Rates = Mapping[str, float]  # samples per second by layout
 
 
 def rate(numbers: Numbers) -> float:
@@ -31,7 +33,7 @@ def measure(cell: Cell, folder: Path, rivals: Sequence[str], say: Say) -> Result
     failed: dict[str, str] = {}
     for rival in rivals:
         try:
-            sides[rival] = RIVALS[rival](path, best, say)
+            sides[rival] = RIVALS[rival](path, best, calibration, say)
         except Failed as failure:
             failed[rival] = str(failure)
             say(f"{rival} failed: {failure}")
@@ -63,21 +65,22 @@ def in_words(task: Task) -> Mapping[str, float]:
     return {"rounds": rounds, "samples": samples / rounds, "clients": len(task.selected[0]), "of": len(sizes)}
 
 
-def pfl(path: Path, best: Layout, say: Say) -> Side:
-    """pfl in the limit's memory format, in the better of its two layouts, found in a moment of work."""
+def pfl(path: Path, best: Layout, calibration: Rates, say: Say) -> Side:
+    """pfl in the limit's memory format, in the best of the layouts that are not hopeless, found in a moment of work."""
     task = Task.load(path)
     short = path.with_suffix(".short.json")
     few = task.selected[0][: max(2 * best.processes * best.threads, len(task.selected[0]) // 10)]
     dataclasses.replace(task, selected=[few, few]).save(short)
-    rates = {}
-    for way in layouts(images=False):
-        rates[way] = rate(once(_pfl(short, way, best.channels_last)))
-        say(f"pfl with {way.processes} processes of {way.threads} threads: {rates[way]:.0f} samples per second")
-    return _pfl(path, max(rates, key=lambda way: rates[way]), best.channels_last)
+    ways = [way for way in map(Layout.parse, calibration) if way.channels_last == best.channels_last]
+    ways = [way for way in ways if calibration[str(way)] >= HOPE * calibration[str(best)]]
+    rates = {way: rate(once(_pfl(short, way))) for way in ways} if len(ways) > 1 else dict.fromkeys(ways, 0.0)
+    chosen = max(rates, key=lambda way: rates[way])
+    say(f"pfl runs as {chosen}, of {', '.join(map(str, ways))}")
+    return _pfl(path, chosen)
 
 
-def _pfl(path: Path, way: Layout, channels_last: bool) -> Side:
-    programs, flags = environment("pfl"), ["--channels-last"] if channels_last else []
+def _pfl(path: Path, way: Layout) -> Side:
+    programs, flags = environment("pfl"), ["--channels-last"] if way.channels_last else []
     start = [str(programs / "python")]
     if way.processes > 1:
         start = [str(programs / "torchrun"), "--standalone", "--nproc-per-node", str(way.processes)]
@@ -85,7 +88,7 @@ def _pfl(path: Path, way: Layout, channels_last: bool) -> Side:
     return Side(command, {"OMP_NUM_THREADS": str(way.threads)})
 
 
-def flower(path: Path, best: Layout, say: Say) -> Side:
+def flower(path: Path, best: Layout, calibration: Rates, say: Say) -> Side:
     """Flower in the limit's memory format; fewer rounds, because they are long."""
     rounds = max(1, (len(Task.load(path).selected) - 1) // 4)
     flags = ["--channels-last"] if best.channels_last else []
@@ -93,4 +96,4 @@ def flower(path: Path, best: Layout, say: Say) -> Side:
     return Side([*start, str(path), "--rounds", str(rounds), *flags], {"OMP_NUM_THREADS": "1"})
 
 
-RIVALS: dict[str, Callable[[Path, Layout, Say], Side]] = {"pfl": pfl, "flower": flower}
+RIVALS: dict[str, Callable[[Path, Layout, Rates, Say], Side]] = {"pfl": pfl, "flower": flower}
