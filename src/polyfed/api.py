@@ -234,13 +234,12 @@ class Result:
         return self.summary["fingerprint"]
 
     def records(self, table: str) -> Any:
-        """A table of records as a pandas DataFrame: rounds, clients, classes or training."""
-        import pandas
+        """A table of records as a pandas DataFrame: rounds, clients, classes, training or spent."""
+        from polyfed.report.runs import records
 
-        path = self.path / f"{table}.csv"
-        if not path.exists():
+        if not (self.path / f"{table}.csv").exists():
             raise DataError(f"the run at '{self.path}' has no {table}.csv")
-        return pandas.read_csv(path)
+        return records(self.path, table)
 
     @property
     def rounds(self) -> Any:
