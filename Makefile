@@ -7,7 +7,7 @@ FULL := $(VENV)/.ready-with-extras
 EXTRAS := dev,flower,export,track,browser
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow lint types bench bench-full clean
+.PHONY: demo test test-slow lint types bench bench-full clean docs
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -39,6 +39,9 @@ bench: $(STAMP) ## speed as ratios within one run: polyfed, the limit and pfl, a
 
 bench-full: $(STAMP) ## all cells and rivals, at most an hour; stopped, it goes on where it was
 	$(BIN)/python -m benchmarks --full
+
+docs: $(STAMP) ## the documentation as pages, in build/site
+	$(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
