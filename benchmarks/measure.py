@@ -166,3 +166,8 @@ def spread(ratios: Sequence[float]) -> Numbers | None:
     if not ratios:
         return None
     return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios), "count": len(ratios)}
+
+
+def answer(work: Callable[[Any], Any]) -> None:
+    """Do the work that stands on the command line as JSON, and print what came of it as one JSON line."""
+    print(json.dumps(work(json.loads(sys.argv[1]))))

@@ -1,6 +1,5 @@
 """What progress and records cost: the seconds in them as a share of a round, with the live display on."""
 
-import argparse
 import json
 import tempfile
 import threading
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import Cell
-from benchmarks.measure import Failed, Side, interleaved, spread
+from benchmarks.measure import Failed, Side, answer, interleaved, spread
 from benchmarks.results import Result
 from benchmarks.timer import Timer
 
@@ -59,12 +58,5 @@ def work(given: dict[str, Any]) -> dict[str, float]:
     return {"records": main.seconds + display.seconds, "rounds": clock.times[-1] - clock.times[0]}
 
 
-def main() -> None:
-    """Print one JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("work", type=json.loads)
-    print(json.dumps(work(parser.parse_args().work)))
-
-
 if __name__ == "__main__":
-    main()
+    answer(work)

@@ -1,6 +1,5 @@
 """The server's arithmetic on many uploads of a large model, against the bare matrix product that it needs."""
 
-import argparse
 import json
 import statistics
 import time
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import Cell
-from benchmarks.measure import Side, once, spread
+from benchmarks.measure import Side, answer, once, spread
 from benchmarks.results import Result
 
 TURNS = 3
@@ -133,12 +132,5 @@ METHODS: dict[str, Any] = {
 }
 
 
-def main() -> None:
-    """Print one JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("work", type=json.loads)
-    print(json.dumps(work(parser.parse_args().work)))
-
-
 if __name__ == "__main__":
-    main()
+    answer(work)

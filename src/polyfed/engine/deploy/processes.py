@@ -1,5 +1,6 @@
 """Flower's own programs, started with the right options: the SuperLink, a SuperNode, and calls to the SuperLink."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -77,13 +78,11 @@ class Presence:
         self.killed = False  # the node died, and Flower does not know yet
 
     def __enter__(self) -> "Presence":
-        try:
+        with contextlib.suppress(OSError, ValueError, KeyError):  # no mark, or half of one
             left = json.loads(self.mark.read_text())
             if alive(left["pid"]):
                 raise DataError(f"site '{self.name}' already runs here (process {left['pid']})")
             self.died = time.time()
-        except (OSError, ValueError, KeyError):
-            pass
         self.mark.write_text(json.dumps({"pid": os.getpid()}))
         return self
 
