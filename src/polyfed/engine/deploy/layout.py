@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from polyfed.config import Tree, read_yaml, write_yaml
-from polyfed.engine.deploy import keys, texts
+from polyfed.engine.deploy import texts
 from polyfed.errors import DataError, UsageError
 
 FIRST_CONFIG: Tree = {
@@ -49,6 +49,8 @@ class Server:
 
     def key_of(self, site: str) -> bytes:
         """The public key a site is known by."""
+        from polyfed.engine.deploy import keys  # needs the extra: only who makes or reads keys pays for it
+
         return keys.public_key(self.path / "keys" / f"{site}.pub")
 
     @staticmethod
@@ -107,6 +109,8 @@ def init(
     path: Path, sites: list[str], host: str, port: int, config: Tree, insecure: bool = False, disclose: str = "counts"
 ) -> None:
     """Write a ready federation."""
+    from polyfed.engine.deploy import keys
+
     names = _checked(sites)
     if insecure and not is_loopback(host):
         raise UsageError(f"--insecure is for this machine alone (127.0.0.1 or localhost), not for '{host}'")
@@ -140,6 +144,8 @@ def _checked(sites: list[str]) -> list[str]:
 
 
 def _write_site(path: Path, name: str, server: str, port: int, insecure: bool, disclose: str) -> None:
+    from polyfed.engine.deploy import keys
+
     home = path / "sites" / name
     (home / "data").mkdir(parents=True)
     home.chmod(0o700)
