@@ -103,9 +103,13 @@ def _predictor(path: Path, client: int | None, everybody: bool, site: str | None
         if chosen:
             raise UsageError("a site has one model, its own: leave out --client and --global")
         from polyfed.engine.deploy import layout
+        from polyfed.engine.flower import need_flower
+
+        found = layout.Site.at(path, site)
+        need_flower()
         from polyfed.engine.deploy.predict import site_predictor
 
-        return site_predictor(layout.Site.at(path, site))
+        return site_predictor(found)
     if (path / "sites").is_dir():
         raise UsageError(f"'{path}' is a federation: say which site's model with --site NAME")
     _need_one(client, everybody)
