@@ -393,7 +393,7 @@ def test_a_round_is_eqs_7_to_15_of_what_came_up(ride: Riding, tune_from: str) ->
         grouping = Grouping(labels[:, 1].tolist())
         assert grouping.kappa == 2
         n = torch.tensor([float(run.world.federation.clients[k].train.rows.numel()) for k in range(4)])
-        w = (n / n.sum()) @ cluster_update(starts, updates, grouping)
+        w = (n / n.sum()) @ torch.stack(cluster_update(starts, updates, grouping))
         assert torch.allclose(sent_next(run, round)[:count], w, atol=1e-5)
         buffers = (n / n.sum()) @ torch.stack([s.up.w[count:] for s in seen])
         assert torch.allclose(sent_next(run, round)[count:], buffers, atol=1e-5)
@@ -413,10 +413,10 @@ def test_with_the_received_head_all_start_heads_are_the_servers_own_bit_for_bit(
             starts[client.round, client.id] = client.scratch.start_head
             return super().upload(client)
 
-        def starts(self, server: Server, uploads: Any) -> Tensor:
+        def starts(self, server: Server, uploads: Any) -> list[Tensor]:
             rows = super().starts(server, uploads)
             begin, end = server.params.layout.ranges(head)[0]
-            servers[server.round] = rows[:, begin:end]
+            servers[server.round] = torch.stack(rows)[:, begin:end]
             return rows
 
     schedule = {"train.momentum": momentum, "train.schedule": [0.5, 1], "train.weight_decay": 0.01}

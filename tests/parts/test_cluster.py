@@ -25,6 +25,7 @@ from polyfed.parts.cluster import (
     group,
     group_adaptively,
     group_fixed,
+    inner_products,
     link,
     partition,
     plane,
@@ -183,19 +184,19 @@ def test_eqs_7_14_and_15_by_hand() -> None:
     trained = torch.tensor([[1.0, 2.0], [4.0, 1.0], [0.0, 6.0]])
     updates = trained - starts  # eq. 7: [1 2] [3 0] [-2 6]
     moved = cluster_update(starts, updates, Grouping([0, 0, 1]))  # eq. 14: the first two share [2 1]
-    assert moved.tolist() == [[2, 1], [3, 2], [0, 6]]
+    assert [row.tolist() for row in moved] == [[2, 1], [3, 2], [0, 6]]
     shares = torch.tensor([0.5, 0.25, 0.25])
-    assert (shares @ moved).tolist() == [1.75, 2.5]  # eq. 15
+    assert (shares @ torch.stack(moved)).tolist() == [1.75, 2.5]  # eq. 15
 
 
 def test_a_cluster_moves_by_the_sum_of_its_updates() -> None:
     starts, updates, grouping = random(7, 50), random(7, 50, seed=1), Grouping([2, 0, 2, 1, 0, 2, 1])
-    moved = cluster_update(starts, updates, grouping)
+    moved = torch.stack(cluster_update(starts, updates, grouping))
     for members in grouping.members():
         assert torch.allclose((moved - starts)[members].sum(0), updates[members].sum(0), atol=1e-5)
     assert torch.equal(starts, random(7, 50))  # not in place
     same_start = starts[:1].expand(7, -1)
-    all_in_one = cluster_update(same_start, updates, Grouping([0] * 7))
+    all_in_one = torch.stack(cluster_update(same_start, updates, Grouping([0] * 7)))
     assert torch.allclose(all_in_one.mean(0), (same_start + updates).mean(0), rtol=1e-5, atol=1e-6)  # FedAvg
 
 
@@ -488,10 +489,20 @@ def test_all_of_it_is_kept_by_a_checkpoint() -> None:
     assert again.model(1).flat.tolist() == [0]
 
 
+@pytest.mark.parametrize("centred", [False, True])
+def test_inner_products_are_those_of_the_whole_rows(centred: bool) -> None:
+    """Blocks of columns and of pairs change nothing; the matrix is symmetric bit for bit."""
+    rows = random(300, 40)
+    whole = rows.double() - rows.double().mean(0) if centred else rows.double()
+    found = inner_products(list(rows), centred, side=7)
+    assert torch.allclose(found, whole @ whole.T, rtol=0, atol=1e-12)
+    assert torch.equal(found, found.T)
+
+
 def test_plane_is_the_two_principal_components() -> None:
-    """Against the SVD of the centred rows; blocks of columns change nothing."""
+    """Against the SVD of the centred rows."""
     rows = torch.randn(6, 40, generator=torch.Generator().manual_seed(1))
-    places, shares = plane(list(rows), step=7)
+    places, shares = plane(list(rows))
     centred = (rows - rows.mean(0)).double()
     u, s, _ = torch.linalg.svd(centred, full_matrices=False)
     assert torch.allclose(places.abs(), (u * s)[:, :2].abs(), atol=1e-6)

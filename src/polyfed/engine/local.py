@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 from polyfed.config import Config, Tree, make_config
 from polyfed.engine.base import Crew, Engine, engine
 from polyfed.engine.channel import Channel, channels
+from polyfed.engine.heap import keep_freed_memory
 from polyfed.engine.memory import MemoryStore
 from polyfed.engine.work import Job, Outcome, World, sentence
 from polyfed.message import Message
@@ -258,6 +259,7 @@ def serve(channel: Channel, other_end: Connection, inherited: list[Channel], par
     for other in inherited:
         other.close()
     threading.Thread(target=follow, args=(parent,), daemon=True).start()
+    keep_freed_memory()
     torch.set_num_threads(1)
     world: World | None = None
     failure = ""

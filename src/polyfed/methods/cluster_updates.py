@@ -42,9 +42,9 @@ class ClusterUpdates(Method):
         if self.acmu and self.kappa != "adaptive" and self.kappa >= max(selected, 2):
             raise UsageError(f"method.kappa={self.kappa} needs more than the {selected} clients selected each round")
 
-    def starts(self, server: Server, uploads: Sequence[Upload]) -> Tensor:
-        """w_i^start, a row of weights for each upload: the model its training began with."""
-        return server.params.weights.cpu().repeat(len(uploads), 1)
+    def starts(self, server: Server, uploads: Sequence[Upload]) -> list[Tensor]:
+        """w_i^start, weights only: the model each training began with."""
+        return [server.params.weights.cpu()] * len(uploads)
 
     def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
         super().merge(server, self.cluster(server, uploads) if self.acmu else uploads)  # eq. 15 (5)
@@ -52,11 +52,11 @@ class ClusterUpdates(Method):
     def cluster(self, server: Server, uploads: Sequence[Upload]) -> list[Upload]:
         """Eqs. 7-14: every model takes its cluster's mean update instead of its own; buffers stay its own."""
         starts = self.starts(server, uploads)
-        trained = torch.stack([u.message["w"][: starts.shape[1]].cpu() for u in uploads])
-        updates = trained - starts  # eq. 7
+        trained = [u.message["w"][: len(starts[0])].cpu() for u in uploads]
+        updates = [w - start for w, start in zip(trained, starts, strict=True)]  # eq. 7
         maps = as_rows([u.message["map"] for u in uploads]) if "map" in uploads[0].message else None
         gram = similarity(updates, maps, self.alpha)  # eq. 8
-        points = trained.numpy() if self.metric == "weights" else embedding(gram)
+        points = torch.stack(trained).numpy() if self.metric == "weights" else embedding(gram)
         seed = rng.number(server.task.seed, "acmu", server.round)
         found = group(gram, points, self.kappa, self.kappa_min, self.kappa_max, seed)  # eqs. 9-13
         if self.kappa != "adaptive" and found.kappa < self.kappa:

@@ -8,7 +8,6 @@ where the text is open are parameters; their defaults are those under which its 
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from polyfed.message import Bundle, Field, Message, Wire
@@ -131,7 +130,7 @@ class MuPFL(FederatedFeatures, ClusterUpdates):
         if self.matches:
             self.match_gradients(server, uploads, sent if self.grad_at == "global" else server.params)
 
-    def starts(self, server: Server, uploads: Sequence[Upload]) -> Tensor:
+    def starts(self, server: Server, uploads: Sequence[Upload]) -> list[Tensor]:
         """w_i^start, weights only: the shared body under the head each client began with."""
         server.live.set(server.params)
         if self.tune_from == "global":
@@ -140,4 +139,4 @@ class MuPFL(FederatedFeatures, ClusterUpdates):
         for upload in uploads:
             server.live.put(head, upload.message.get("start_head", common[0]), common[1])
             rows.append(server.live.weights.cpu().clone())
-        return torch.stack(rows)
+        return rows

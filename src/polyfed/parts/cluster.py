@@ -12,17 +12,33 @@ from torch import Tensor
 
 from polyfed.message import State
 from polyfed.params import Params
+from polyfed.parts.average import average, shares
+
+PAIRED = 128  # rows whose products are taken together
 
 # ---- ACMU (MuPFL 3.4)
 
 
-def cosines(rows: Tensor) -> Tensor:
+def cosines(rows: Sequence[Tensor] | Tensor) -> Tensor:
     """Cosine of every pair of rows; 0 with a zero row, its own too."""
-    unit = torch.nn.functional.normalize(rows.double(), dim=1, eps=torch.finfo(torch.float64).tiny)
-    return unit @ unit.T
+    products = inner_products(rows)
+    lengths = products.diag().sqrt().clamp(min=torch.finfo(torch.float64).tiny)
+    return products / lengths[:, None] / lengths
 
 
-def similarity(updates: Tensor, maps: Tensor | None, alpha: float) -> Tensor:
+def inner_products(rows: Sequence[Tensor] | Tensor, centred: bool = False, side: int = 1 << 13) -> Tensor:
+    """The Gram matrix in doubles: some columns at a time, and only the pairs above the diagonal."""
+    found = torch.zeros(len(rows), len(rows), dtype=torch.double)
+    for start in range(0, len(rows[0]), side):
+        some = torch.stack([row[start : start + side] for row in rows]).cpu().double()
+        if centred:
+            some -= some.mean(0)
+        for i in range(0, len(rows), PAIRED):
+            found[i : i + PAIRED, i:].addmm_(some[i : i + PAIRED], some[i:].T)
+    return found.triu() + found.triu(1).T
+
+
+def similarity(updates: Sequence[Tensor] | Tensor, maps: Tensor | None, alpha: float) -> Tensor:
     """Eq. 8: alpha cos(dw_i, dw_j) + (1 - alpha) cos(M_i, M_j); without maps only the updates count."""
     return cosines(updates) if maps is None else alpha * cosines(updates) + (1 - alpha) * cosines(maps)
 
@@ -33,13 +49,9 @@ def embedding(gram: Tensor) -> np.ndarray:
     return (vectors * values.clamp(min=0).sqrt()).numpy()
 
 
-def plane(rows: Sequence[Tensor], step: int = 1 << 16) -> tuple[Tensor, Tensor]:
+def plane(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Rows as points on their first two principal components, and the share of the variance each of the two has."""
-    gram = torch.zeros(len(rows), len(rows), dtype=torch.double)
-    for start in range(0, rows[0].numel(), step):
-        some = torch.stack([row[start : start + step] for row in rows]).double().cpu()
-        gram += (some - some.mean(0)) @ (some - some.mean(0)).T
-    values, vectors = torch.linalg.eigh(gram)
+    values, vectors = torch.linalg.eigh(inner_products(rows, centred=True))
     lengths, places = values.clamp(min=0).flip(0), vectors.flip(1)[:, :2]
     farthest = places.gather(0, places.abs().argmax(0, keepdim=True))  # its side is the positive one
     total = lengths.sum().clamp(min=torch.finfo(torch.double).tiny)
@@ -109,11 +121,13 @@ def group(
     return group_adaptively(gram, least, most, seed) if kappa == "adaptive" else group_fixed(points, kappa, seed)
 
 
-def cluster_update(starts: Tensor, updates: Tensor, grouping: Grouping) -> Tensor:
+def cluster_update(starts: Sequence[Tensor], updates: Sequence[Tensor], grouping: Grouping) -> list[Tensor]:
     """Eq. 14: every model moves by the mean update of its cluster, instead of its own."""
-    moved = starts.clone()
+    moved = list(starts)
     for members in grouping.members():
-        moved[members] += updates[members].mean(0)
+        mean = average([updates[i] for i in members], shares([1] * len(members), "uniform"))
+        for i in members:
+            moved[i] = starts[i] + mean
     return moved
 
 
