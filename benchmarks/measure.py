@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT = 1200  # seconds after which a measurement has failed
 LOOK = 0.5  # seconds between looks at the memory
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+HEAP = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 29)}  # as polyfed sets for itself
 Numbers = dict[str, Any]
 
 
@@ -41,7 +42,7 @@ class Side:
 
 def once(side: Side) -> Numbers:
     """Run a side to its end; what it printed last, and the peak memory of all its processes in bytes."""
-    env = {**os.environ, **QUIET, "PYTHONPATH": str(ROOT), **side.env}
+    env = {**os.environ, **QUIET, **HEAP, "PYTHONPATH": str(ROOT), **side.env}
     with tempfile.TemporaryFile("w+") as words:
         process = subprocess.Popen(
             side.command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=words, text=True, start_new_session=True
@@ -133,11 +134,11 @@ def processor_time(processes: Sequence[int]) -> float:
 def interleaved(
     sides: Mapping[str, Side], repeats: int, say: Callable[[str], None], few: Mapping[str, int] | None = None
 ) -> dict[str, list[Numbers | None]]:
-    """Every side so often (some fewer times), each time in another order; a side that fails is not tried again."""
+    """Every side so often (some fewer times), to and fro: neighbours stay so. A side that fails is not tried again."""
     found: dict[str, list[Numbers | None]] = {name: [] for name in sides}
     names = list(sides)
     for i in range(repeats):
-        for name in names[i % len(names) :] + names[: i % len(names)]:
+        for name in reversed(names) if i % 2 else names:
             if i >= (few or {}).get(name, repeats) or (found[name] and found[name][-1] is None):
                 continue
             try:

@@ -97,7 +97,7 @@ class Bundle:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Between our own processes too it travels as plain bytes."""
-        return type(self).decode, (self.encode(),)
+        return (type(self).decode, (self.encode(),)) if len(self) else (type(self), ())
 
 
 def _values(blob: bytes, layout: Layout | None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Slate:
             places.append((name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), at))
             at += _aligned(tensor.numel() * tensor.element_size())
         if at:
-            if os.fstat(self.file).st_size < at:
+            if self.map is None or len(self.map) < at:
                 os.ftruncate(self.file, at)
             self._mapped(at)[: len(blob)] = blob
             for place in places:

@@ -15,14 +15,14 @@ class Gate:
 
     def __init__(self, wire: Wire, layout: Layout, dims: Mapping[str, int], norm: float):
         self.wire, self.layout, self.dims, self.norm = wire, layout, dims, norm
+        self._declared = set(wire.up) | {f"{n}.integers" for n, f in wire.up.items() if f.part is not None}
         self._last: tuple[Tensor, float] | None = None
 
     def reason(self, up: Message, down: Message) -> tuple[str, str] | None:
         """Why this upload is rejected, as (kind, sentence), or None."""
         free: dict[str, int] = {}
-        declared = set(self.wire.up) | {f"{n}.integers" for n, f in self.wire.up.items() if f.part is not None}
         for name in up:
-            if name not in declared:
+            if name not in self._declared:
                 return "undeclared", f"'{name}' is not declared by the method"
         for name, field in self.wire.up.items():
             if name not in up:

@@ -172,6 +172,7 @@ class Workers:
     def begin(self, config: Config, world: World, store: MemoryStore) -> None:
         self.world, self.store, self.tree = world, store, config.dump()
         if not self.workers:
+            keep_freed_memory()  # workers inherit it
             for _ in range(self.count):
                 self.workers.append(Worker(self.workers))
         for worker in self.workers:
@@ -259,7 +260,6 @@ def serve(channel: Channel, other_end: Connection, inherited: list[Channel], par
     for other in inherited:
         other.close()
     threading.Thread(target=follow, args=(parent,), daemon=True).start()
-    keep_freed_memory()
     torch.set_num_threads(1)
     world: World | None = None
     failure = ""

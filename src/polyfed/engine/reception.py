@@ -22,14 +22,14 @@ class Reception:
 
     def received(self, number: int, attempt: int, outcome: Outcome, down: Message) -> Row:
         """An outcome through the gate."""
-        progress = self.run.progress
-        progress.bytes["down"] += down.nbytes
+        progress, sent, came = self.run.progress, down.nbytes, outcome.up.nbytes
+        progress.bytes["down"] += sent
         row = self._row(number, attempt, outcome.client) | {k: outcome.numbers.get(k, "") for k in TOLD}
-        row |= {"bytes_down": down.nbytes, "bytes_up": outcome.up.nbytes}
+        row |= {"bytes_down": sent, "bytes_up": came}
         if outcome.error:
             self.failed(number, outcome)
             return row | {"status": "failed", "reason": outcome.error}
-        progress.bytes["up"] += outcome.up.nbytes
+        progress.bytes["up"] += came
         refusal = self.run.gate.reason(outcome.up, down)
         if refusal is None:
             return row | {"status": "accepted", "reason": ""}

@@ -101,7 +101,7 @@ class Run:
         dims = {"C": self.world.task.classes, "d": self.world.model_width}
         dims |= {"h": self.world.model_width + self.world.head_bias}
         dims |= {"P": layout.n_weights, "F": layout.size, "I": layout.n_integers}
-        self.gate = Gate(self.method.wire(), layout, dims, config.gate.norm)
+        self.gate = Gate(self.world.wire, layout, dims, config.gate.norm)
         groups = class_groups(self.server.class_counts)
         self.recorder = Recorder(self.folder.path, groups, {k.id: k.name for k in self.server.clients.values()})
         self.reception = Reception(self)
@@ -120,12 +120,12 @@ class Run:
 
     def _hello(self) -> list[Known]:
         """Everybody tells name, size, classes and the digest of where it starts; all must start alike."""
-        known, mine = [], (self.world.resident.initial.digest(), self.world.resident.layout.digest())
+        known = []
         for outcome in self.crew.hello():
             if outcome.error:
                 raise RunFailed(f"client {outcome.client} could not say hello: {outcome.error}")
             said = outcome.numbers
-            if (said["params"], said["layout"]) != mine:
+            if {key: said[key] for key in self.world.origin} != self.world.origin:
                 raise DataError(f"client {said['name']} starts from another model than the server")
             counts = outcome.counts.get("train")
             told = None if counts is None else tuple(counts.tolist())

@@ -4,6 +4,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -103,10 +104,16 @@ class World:
             shape=self.federation.shape,
         )
         self.method.bind(self.task)
+        self.wire = self.method.wire()
         with rng.seeded(config.seed, "init"):
             self.resident = Resident(self._make_model, device_of(config.device))
         self.resident.initial = starting_params(config, self.resident)
         self.augment = self.federation.augment
+
+    @cached_property
+    def origin(self) -> dict[str, str]:
+        """Digests of where every client starts."""
+        return {"params": self.resident.initial.digest(), "layout": self.resident.layout.digest()}
 
     @property
     def model_width(self) -> int:
@@ -145,8 +152,7 @@ class World:
                 "n": len(data.train),
                 "tests": len(data.test),
                 "shape": list(self.federation.shape),
-                "params": self.resident.initial.digest(),
-                "layout": self.resident.layout.digest(),
+                **self.origin,
             },
             counts={"train": data.counts.numpy()},
         )
@@ -195,7 +201,7 @@ class World:
 
     def _loaded(self, down: Message, memory: Memory) -> Bundle:
         """The resident model as the client has it, and its message as it reads it: a slice becomes a whole model."""
-        resident, parts = self.resident, {n: f.part for n, f in self.method.wire().down.items() if f.part and n in down}
+        resident, parts = self.resident, {n: f.part for n, f in self.wire.down.items() if f.part and n in down}
         received = Bundle(**dict(down.items()))
         whole = {n: self._as_it_is(n, down) for n, part in parts.items() if resident.layout.is_whole(part)}
         resident.reset(whole.get("w"))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,14 +12,14 @@ from polyfed.config import Train
 from polyfed.data.samples import Samples
 from polyfed.params import Slice
 from polyfed.parts.resident import Batch, Resident
-from polyfed.parts.steps import Step
+from polyfed.parts.steps import Grads, Step
 
 Loss = Callable[[Batch], Tensor]
 Augment = Callable[[Tensor], Tensor]
 Correct = Callable[[Tensor], None]
 Draw = Callable[[int], np.random.Generator]
 Order = Callable[[Samples, np.random.Generator], Tensor]
-GATHER = 4096  # rows copied out of the pool at a time: few enough to stay small, many enough to be cheap
+GATHER = 1 << 21  # bytes copied out of the pool at a time: few enough to stay in the cache, many enough to be cheap
 
 
 def shuffled(samples: Samples, rng: np.random.Generator) -> Tensor:
@@ -43,11 +43,11 @@ class Tally:
     skipped_batches: int = 0
     eval_mode_steps: int = 0
     travelled: float = 0.0
-    loss: Tensor | float = 0.0
+    losses: list[Tensor] = field(default_factory=list)  # of every step; read when all are taken, not in between
 
     def numbers(self) -> dict[str, float]:
         """As plain numbers; the loss is the mean over steps."""
-        mean = float(self.loss) / self.steps if self.steps else math.nan
+        mean = float(torch.stack(self.losses).mean()) if self.losses else math.nan
         return {
             "loss": mean,
             "steps": self.steps,
@@ -70,15 +70,13 @@ class Stream:
 
     def _run(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         epoch = 0
-        block = max(1, GATHER // self.size) * self.size
+        block = max(1, GATHER // (4 * self.samples.pool.x[0].numel() * self.size)) * self.size
         while True:
             order = self.order(self.samples, self.draw(epoch)).to(self.samples.rows.device)
-            for start in range(0, len(order), block):
-                positions = order[start : start + block]
-                x, y = self.samples.take(positions)
-                for at in range(0, len(positions), self.size):
-                    here = slice(at, at + self.size)
-                    yield self._augmented(x[here]), y[here], positions[here]
+            for positions in order.split(block):
+                parts = (part.split(self.size) for part in (*self.samples.take(positions), positions))
+                for x, y, index in zip(*parts, strict=True):
+                    yield self._augmented(x), y, index
             epoch += 1
 
     def _augmented(self, x: Tensor) -> Tensor:
@@ -106,13 +104,11 @@ class Fit:
         chosen = resident.choose(train, bn)
         self.parameters = [p for _, p, _ in chosen]
         self.values = [p.detach() for p in self.parameters]  # the same memory, outside of autograd
-        self.found: tuple[Tensor, ...] = ()  # the gradient of each, where the last batch left it
         self.grad, self._grads = resident.grad, [view for _, _, view in chosen]
         moving = chosen if rule.momentum else []
         self.velocity = [velocities.setdefault(e.name, torch.zeros_like(view)) for e, _, view in moving]
         self._norms = resident.norms_in_training()
-        self._listeners = [m for m in resident.model.modules() if hasattr(m, "after_step")]
-        self._loss: Tensor | None = None
+        self._loss = torch.tensor(math.nan)
         if correct is not None:
             self.grad.zero_()  # a correction may touch what is not trained; let it start from nothing
 
@@ -136,25 +132,27 @@ class Fit:
                 norm.eval()
         return Batch(self.resident.model, x, y, index, self.stream.samples)
 
-    def gradient(self, batch: Batch) -> None:
-        """The corrected gradient of the loss at the current weights; a correction sees it as one flat vector."""
-        self._loss = self.loss(batch)
-        found = torch.autograd.grad(self._loss, self.parameters, allow_unused=True)
+    def gradient(self, batch: Batch) -> Grads:
+        """The corrected gradient of the loss at the current weights; a correction sees it as one flat vector.
+
+        Nobody keeps it: the next one takes its place in memory, where the processor's cache still has it.
+        """
+        loss = self.loss(batch)
+        found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        self._loss = loss.detach()
+        self.tally.samples += len(batch)
         if any(g is None for g in found):
             found = tuple(torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True))
         if self.correct is not None:
             torch._foreach_copy_(self._grads, found)
             self.correct(self.grad)
-            found = tuple(self._grads)
-        self.found = found
-        self.tally.samples += len(batch)
+            return self._grads
+        return found
 
     def moved(self) -> None:
         """Count a step and tell the layers that listen."""
-        assert self._loss is not None
-        loss = self._loss.detach()
         self.tally.steps += 1
         self.tally.travelled += self.lr
-        self.tally.loss = self.tally.loss + loss
-        for listener in self._listeners:
-            listener.after_step(loss)  # type: ignore[operator]
+        self.tally.losses.append(self._loss)
+        for listener in self.resident.listeners:
+            listener.after_step(self._loss)  # type: ignore[operator]

@@ -89,6 +89,26 @@ def in_batches(run: Callable[[Tensor], Tensor], samples: Samples, size: int) -> 
     return torch.cat(outputs)
 
 
+class _Piece:
+    """Trunk, last or head: its parameters and its BN modules with theirs, by identity."""
+
+    def __init__(self, module: nn.Module):
+        self.module, self.weights = module, _weights(module)
+        self.norms = [(m, _weights(m)) for m in module.modules() if isinstance(m, _BatchNorm)]
+
+    def set_mode(self, trained: set[int], bn: str) -> None:
+        """Training mode where something is trained; BN also where it has nothing to train, if `bn` says so."""
+        training = not trained.isdisjoint(self.weights)
+        self.module.train(training)
+        for norm, weights in self.norms:
+            frozen = norm.affine and trained.isdisjoint(weights)
+            norm.train(training and bn == "train" and not frozen)
+
+
+def _weights(module: nn.Module) -> set[int]:
+    return {id(p) for p in module.parameters()}
+
+
 class Resident:
     """The model that is trained in this process, as a live flat vector with a flat gradient."""
 
@@ -105,15 +125,18 @@ class Resident:
         self._weights = [(e, named[e.name], e.view(self.grad)) for e in weights]
         self._spare: list[Net] = []
         self._lent: list[Net] = []
+        # asked once: a network keeps its modules, and looking through them takes longer than a small step
+        self._pieces = [_Piece(getattr(model, name)) for name in PIECES]
+        self._resets = [reset for m in model.modules() if callable(reset := getattr(m, "reset", None))]
+        self.listeners = [m for m in model.modules() if hasattr(m, "after_step")]
 
     def reset(self, start: Params | None = None) -> None:
         """A clean start for the next work: initial values or these, no mask, no frozen copies, nothing from before."""
         self.params.set(self.initial if start is None else start)
         self._spare.extend(self._lent)
         self._lent.clear()
-        for module in self.model.modules():
-            if callable(reset := getattr(module, "reset", None)):
-                reset()
+        for reset in self._resets:
+            reset()
         self.model.eval()
 
     def choose(self, train: Slice, bn: str) -> list[tuple[Entry, nn.Parameter, Tensor]]:
@@ -122,20 +145,13 @@ class Resident:
         trained = {id(p) for _, p, _ in chosen}
         for _, parameter, _ in self._weights:
             parameter.requires_grad_(id(parameter) in trained)
-        for piece in PIECES:
-            self._set_modes(getattr(self.model, piece), trained, bn)
+        for piece in self._pieces:
+            piece.set_mode(trained, bn)
         return chosen
-
-    def _set_modes(self, piece: nn.Module, trained: set[int], bn: str) -> None:
-        piece.train(any(id(p) in trained for p in piece.parameters()))
-        for module in piece.modules():
-            if isinstance(module, _BatchNorm):
-                frozen = module.affine and not any(id(p) in trained for p in module.parameters())
-                module.train(module.training and bn == "train" and not frozen)
 
     def norms_in_training(self) -> list[nn.Module]:
         """The BN modules that now use the statistics of the batch."""
-        return [m for m in self.model.modules() if isinstance(m, _BatchNorm) and m.training]
+        return [norm for piece in self._pieces for norm, _ in piece.norms if norm.training]
 
     def fresh(self) -> Params:
         """New initial values, drawn from torch's global generator."""

@@ -26,14 +26,12 @@ class Sgd:
     def __call__(self, fit: "Fit") -> None:
         batch = fit.next()
         if batch is not None:
-            fit.gradient(batch)
-            self.descend(fit)
+            self.descend(fit, fit.gradient(batch))
 
     @staticmethod
-    def descend(fit: "Fit") -> None:
+    def descend(fit: "Fit", d: Grads) -> None:
         """w <- w - lr * d, where d is the clipped gradient with decay and momentum (as torch.optim.SGD)."""
-        rule = fit.rule
-        d: Grads = fit.found  # never changed in place: autograd may give one tensor for two parameters
+        rule = fit.rule  # d is never changed in place: autograd may give one tensor for two parameters
         if rule.clip is not None:
             length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(d)))
             d = torch._foreach_mul(d, (rule.clip / (length + 1e-6)).clamp(max=1.0))
