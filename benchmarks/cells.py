@@ -15,25 +15,25 @@ class Cell:
     kind: Kind
     work: Tree
     starred: bool = False  # part of the short run
-    repeats: int = 3
+    repeats: int = 3  # turns, or fresh processes
     quick: bool = False  # tiny: no result
 
 
 SPLIT = {"partition": "dirichlet", "alpha": 0.5, "clients": 100, "test": "none"}
 FASHION: Tree = {"data": {"name": "fashion-mnist"}, "split": SPLIT}
 
-# measured rounds, so that a measurement takes some seconds: {model: {(batch, participation): rounds}}
-ROUNDS: dict[str, dict[tuple[int, float], int]] = {
-    "mlp": {(64, 1.0): 3, (10, 1.0): 1, (64, 0.1): 20, (10, 0.1): 8},
-    "lenet": {(64, 1.0): 1, (10, 1.0): 1, (64, 0.1): 6, (10, 0.1): 5},
-    "cnn": {(64, 1.0): 1, (10, 1.0): 1, (64, 0.1): 2, (10, 0.1): 2},
+# so that a turn takes some seconds: {model: {(batch, participation): (rounds of a turn, turns)}}
+TURNS: dict[str, dict[tuple[int, float], tuple[int, int]]] = {
+    "mlp": {(64, 1.0): (1, 9), (10, 1.0): (1, 5), (64, 0.1): (5, 7), (10, 0.1): (2, 7)},
+    "lenet": {(64, 1.0): (1, 7), (10, 1.0): (1, 5), (64, 0.1): (3, 7), (10, 0.1): (2, 5)},
+    "cnn": {(64, 1.0): (1, 3), (10, 1.0): (1, 3), (64, 0.1): (1, 5), (10, 0.1): (1, 5)},
 }
 
 
-def _speed(name: str, base: Tree, batch: int, participation: float, rounds: int, starred: bool = False) -> Cell:
+def _speed(name: str, base: Tree, setting: tuple[int, float], turns: tuple[int, int], starred: bool = False) -> Cell:
+    (batch, participation), (rounds, repeats) = setting, turns
     train = {"lr": 0.01, "batch": batch, "epochs": 1}
     tree = {"method": "fedavg", **base, "train": train, "participation": participation}
-    repeats = 2 if base["model"] == "cnn" and participation == 1 else 3  # its rounds are the longest by far
     return Cell(f"{name} b{batch} p{participation:g}", "speed", {"tree": tree, "rounds": rounds}, starred, repeats)
 
 
@@ -44,8 +44,8 @@ def _frozen(method: str, phase: str, own: Tree, job: str, clients: int = 6) -> C
 
 def _scale(method: str) -> Cell:
     tree = {"method": method, "data": FASHION["data"], "model": "lenet", "train": {"lr": 0.01, "batch": 20}}
-    work = {"tree": tree, "samples": 60, "per_round": 100, "rounds": 8, "small": 200, "large": 10_000, "ram": 1 << 24}
-    return Cell(f"{method} 10 000 clients", "scale", work, repeats=2)
+    work = {"tree": tree, "samples": 60, "per_round": 100, "rounds": 2, "small": 200, "large": 10_000, "ram": 1 << 24}
+    return Cell(f"{method} 10 000 clients", "scale", work, repeats=5)
 
 
 def _server(what: str, copies: int) -> Cell:
@@ -55,18 +55,17 @@ def _server(what: str, copies: int) -> Cell:
 
 SPEED = [
     *(
-        _speed(f"fashion-mnist {model}", {**FASHION, "model": model}, *setting, rounds, starred=setting == (64, 1.0))
-        for model, settings in ROUNDS.items()
-        for setting, rounds in settings.items()
+        _speed(f"fashion-mnist {model}", {**FASHION, "model": model}, setting, turns, starred=setting == (64, 1.0))
+        for model, settings in TURNS.items()
+        for setting, turns in settings.items()
     ),
     _speed(
         "cifar10 resnet8",
         {"data": {"name": "cifar10", "limit": 200}, "split": SPLIT, "model": {"name": "resnet8", "width": 1}},
-        64,
-        1.0,
-        4,
+        (64, 1.0),
+        (1, 7),
     ),
-    _speed("uci-har har-cnn", {"data": {"name": "uci-har"}, "split": SPLIT, "model": "har-cnn"}, 64, 1.0, 8),
+    _speed("uci-har har-cnn", {"data": {"name": "uci-har"}, "split": SPLIT, "model": "har-cnn"}, (64, 1.0), (2, 7)),
 ]
 FROZEN = [
     _frozen("fedrep", "head", {"head_epochs": 5}, "train"),

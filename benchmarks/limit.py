@@ -22,6 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from benchmarks.layout import Layout, layouts
 from benchmarks.nets import build, formatted
 from benchmarks.task import Task
+from benchmarks.turns import my_turn
 
 Rows = list[tuple[np.ndarray, np.ndarray]]
 CALIBRATION = 1.0  # seconds for each layout, twice
@@ -66,7 +67,6 @@ class Loop:
 
 
 Share = list[list[int]]  # a process's clients, round by round
-Work = Callable[[Loop, Share], Any]
 
 
 def packed(clients: list[int], sizes: list[int], processes: int) -> list[list[int]]:
@@ -77,11 +77,20 @@ def packed(clients: list[int], sizes: list[int], processes: int) -> list[list[in
     return shares
 
 
-def whole(task: Task, layout: Layout) -> dict[str, float]:
-    """All measured rounds."""
-    shares = [packed(chosen, task.sizes(), layout.processes) for chosen in task.selected[1:]]
-    answers = _together(_rounds, task, layout, [[r[i] for r in shares] for i in range(layout.processes)])
-    samples, seconds, cpu = zip(*answers, strict=True)
+def turns(task: Task, layout: Layout) -> None:
+    """A turn whenever it is asked for."""
+    team = Team(task, layout, sorted({k for chosen in task.selected for k in chosen}))
+    took: dict[str, float] = {}
+    for number in itertools.count(1):
+        if not my_turn(took):
+            return
+        took = turn(team, task, number)
+
+
+def turn(team: "Team", task: Task, number: int) -> dict[str, float]:
+    """The rounds of a turn; each is over when its slowest process is."""
+    shares = [packed(chosen, task.sizes(), team.size) for chosen in task.turn(number)]
+    samples, seconds, cpu = zip(*team.do(_rounds, [[r[i] for r in shares] for i in range(team.size)]), strict=True)
     return {"samples": sum(samples), "seconds": float(np.max(seconds, axis=0).sum()), "cpu": sum(cpu)}
 
 
@@ -101,7 +110,9 @@ def calibrated(task: Task) -> dict[str, float]:
     rates: dict[str, float] = {}
     for layout in [*ways, *reversed(ways)]:
         shares = packed(task.selected[0], task.sizes(), layout.processes)
-        rate = sum(_together(_moment, task, layout, [[share] for share in shares]))
+        team = Team(task, layout, task.selected[0])
+        rate = sum(team.do(_moment, [[share] for share in shares]))
+        team.end()
         rates[str(layout)] = max(rates.get(str(layout), 0.0), rate)
     return rates
 
@@ -118,37 +129,49 @@ def _moment(loop: Loop, mine: Share) -> float:
     return samples / spent if samples else 0.0
 
 
-def _together(work: Work, task: Task, layout: Layout, shares: list[Share]) -> list[Any]:
-    """The same work in every process on its share, begun together; what each says."""
-    context = multiprocessing.get_context("fork")  # rows are read once and shared; this process computes nothing
-    rows, pipes, children = task.clients(), [], []
-    for share in shares:
-        mine, theirs = context.Pipe()
-        children.append(context.Process(target=_child, args=(theirs, work, task, layout, rows, share), daemon=True))
-        children[-1].start()
-        theirs.close()  # so that a child's death is heard
-        pipes.append(mine)
-    for pipe in pipes:
-        pipe.recv()
-    for pipe in pipes:
-        pipe.send("go")
-    answers = [pipe.recv() for pipe in pipes]
-    for child in children:
-        child.join()
-    return answers
+class Team:
+    """The processes of the limit, ready with the batches of some clients."""
+
+    def __init__(self, task: Task, layout: Layout, clients: list[int]):
+        self.size = layout.processes
+        context = multiprocessing.get_context("fork")  # rows are read once and shared; this process computes nothing
+        rows = task.clients()
+        self.pipes, self.children = [], []
+        for _ in range(self.size):
+            mine, theirs = context.Pipe()
+            child = context.Process(target=_serve, args=(theirs, task, layout, rows, set(clients)), daemon=True)
+            child.start()
+            theirs.close()  # so that a child's death is heard
+            self.pipes.append(mine)
+            self.children.append(child)
+        for pipe in self.pipes:
+            pipe.recv()
+
+    def do(self, work: Callable[[Loop, Share], Any], shares: list[Share]) -> list[Any]:
+        """The same work in every process on its share, begun together; what each says."""
+        for pipe, share in zip(self.pipes, shares, strict=True):
+            pipe.send((work, share))
+        return [pipe.recv() for pipe in self.pipes]
+
+    def end(self) -> None:
+        """End the processes."""
+        for child in self.children:
+            child.kill()
+            child.join()
 
 
-def _child(pipe: Connection, work: Work, task: Task, layout: Layout, rows: Rows, share: Share) -> None:
-    loop = Loop(task, rows, {k for clients in share for k in clients}, layout)
+def _serve(pipe: Connection, task: Task, layout: Layout, rows: Rows, mine: set[int]) -> None:
+    loop = Loop(task, rows, mine, layout)
     for batches in [*loop.batches.values()][:1]:
         loop.step(*batches[0])  # warm
     pipe.send("ready")
-    pipe.recv()
-    pipe.send(work(loop, share))
+    while True:
+        work, share = pipe.recv()
+        pipe.send(work(loop, share))
 
 
 def main() -> None:
-    """Print one JSON line."""
+    """Take turns, or print a JSON line with the speed of every layout."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task")
     choice = parser.add_mutually_exclusive_group(required=True)
@@ -156,7 +179,10 @@ def main() -> None:
     choice.add_argument("--calibrate", action="store_true")
     options = parser.parse_args()
     task = Task.load(options.task)
-    print(json.dumps(calibrated(task) if options.calibrate else whole(task, options.layout)))
+    if options.calibrate:
+        print(json.dumps(calibrated(task)))
+    else:
+        turns(task, options.layout)
 
 
 if __name__ == "__main__":

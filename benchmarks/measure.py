@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT = 1200  # seconds after which a measurement has failed
@@ -40,14 +40,30 @@ class Side:
         return Side([interpreter, "-m", f"benchmarks.{module}", *arguments], env)
 
 
+def around(side: Side) -> dict[str, str]:
+    """The environment a side runs in."""
+    return {**os.environ, **QUIET, **HEAP, "PYTHONPATH": str(ROOT), **side.env}
+
+
+def started(side: Side, words: IO[str], stdin: int | None = None) -> "subprocess.Popen[str]":
+    """A side's process, the head of a group of its own."""
+    return subprocess.Popen(
+        side.command,
+        env=around(side),
+        cwd=ROOT,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=words,
+        text=True,
+        start_new_session=True,
+    )
+
+
 def once(side: Side) -> Numbers:
     """Run a side to its end; what it printed last, and the peak memory of all its processes in bytes."""
-    env = {**os.environ, **QUIET, **HEAP, "PYTHONPATH": str(ROOT), **side.env}
     with tempfile.TemporaryFile("w+") as words:
-        process = subprocess.Popen(
-            side.command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=words, text=True, start_new_session=True
-        )
-        with _ending(process), memory_of(process.pid) as peak:
+        process = started(side, words)
+        with ended(process), memory_of(process.pid) as peak:
             try:
                 said, _ = process.communicate(timeout=TIMEOUT)
             except subprocess.TimeoutExpired:
@@ -71,14 +87,22 @@ def last_words(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _ending(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Whatever happens, nothing of the process group stays."""
+def ended(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Whatever happens, nothing of the process and its family stays."""
     try:
         yield
     finally:
+        tell(process.pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)  # those whose parent is gone
         process.wait()
+
+
+def tell(process: int, number: int) -> None:
+    """Send a signal to a process and all under it; some of them have groups of their own."""
+    for one in family(process):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, number)
 
 
 @contextlib.contextmanager
@@ -89,7 +113,7 @@ def memory_of(process: int) -> Iterator[Callable[[], int | None]]:
     def watch() -> None:
         nonlocal peak
         while not over.wait(LOOK):
-            peak = max(peak, sum(map(proportional, family(process))))
+            peak = max(peak, memory(process))
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -98,6 +122,11 @@ def memory_of(process: int) -> Iterator[Callable[[], int | None]]:
     finally:
         over.set()
         watcher.join()
+
+
+def memory(process: int) -> int:
+    """Bytes of a process and all under it, now."""
+    return sum(map(proportional, family(process)))
 
 
 def family(process: int) -> list[int]:
@@ -131,15 +160,13 @@ def processor_time(processes: Sequence[int]) -> float:
     return spent / os.sysconf("SC_CLK_TCK")
 
 
-def interleaved(
-    sides: Mapping[str, Side], repeats: int, say: Callable[[str], None], few: Mapping[str, int] | None = None
-) -> dict[str, list[Numbers | None]]:
-    """Every side so often (some fewer times), to and fro: neighbours stay so. A side that fails is not tried again."""
+def interleaved(sides: Mapping[str, Side], repeats: int, say: Callable[[str], None]) -> dict[str, list[Numbers | None]]:
+    """Every side so often in fresh processes, to and fro: neighbours stay so. Who fails is not tried again."""
     found: dict[str, list[Numbers | None]] = {name: [] for name in sides}
     names = list(sides)
     for i in range(repeats):
         for name in reversed(names) if i % 2 else names:
-            if i >= (few or {}).get(name, repeats) or (found[name] and found[name][-1] is None):
+            if found[name] and found[name][-1] is None:
                 continue
             try:
                 found[name].append(once(sides[name]))

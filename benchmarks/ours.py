@@ -1,83 +1,77 @@
-"""polyfed on a task: the wall clock from the end of the warm-up round to the end of the last measured one."""
+"""polyfed on a task: turns of some rounds, by the wall clock from the end of one to the end of another."""
 
 import argparse
-import json
-import os
-import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import polyfed
-from benchmarks.measure import family, processor_time
 from benchmarks.task import Task, Tree
+from benchmarks.turns import Rounds
 from polyfed.api import Result
+from polyfed.engine.rounds import Watch
 from polyfed.errors import Interrupted
 
 NEVER = 1_000_000
 
 
 class Clock:
-    """Notes when set-up and every round end; stops the run after enough of them, so that nothing is evaluated."""
+    """Hears of the rounds of a run and stops it when enough were measured, so that nothing is evaluated."""
 
-    def __init__(self, rounds: int):
+    def __init__(self, rounds: Rounds):
         self.rounds = rounds
-        self.ready = 0.0
-        self.times: list[float] = []
-        self.cpu: list[float] = []  # of this process and its workers
+        self.begun = time.perf_counter()
+        self.setup = 0.0
 
     def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
         """A round is committed."""
-        self.times.append(time.perf_counter())
-        if done in (1, self.rounds):
-            self.cpu.append(processor_time(family(os.getpid())))
-        if done == self.rounds:
+        if not self.rounds.over(done, setup=self.setup):
             raise Interrupted("measured enough")
 
     def say(self, text: str) -> None:
         """The first thing said is that the run begins."""
-        self.ready = self.ready or time.perf_counter()
+        self.setup = self.setup or time.perf_counter() - self.begun
 
 
-def clocked(tree: Tree, rounds: int, out: Path, kind: type[Clock] = Clock) -> Clock:
-    """Run a warm-up round and so many more."""
-    clock = kind(rounds + 1)
+def clocked(tree: Tree, clock: Watch, out: Path) -> None:
+    """Run until the clock has enough."""
     quiet = {"rounds": NEVER, "eval": {"every": NEVER, "classes": False}}
-    try:
+    with suppress(Interrupted):
         polyfed.run(quiet, tree, out=out, progress=clock)
-    except Interrupted:
-        return clock
-    raise AssertionError("the run ended before it was measured")
+        raise AssertionError("the run ended before it was measured")
 
 
-def trained(run: Path, rounds: int) -> int:
-    """Samples trained in the measured rounds, by polyfed's own records."""
+def trained(run: Path, rounds: range) -> int:
+    """Samples trained in some rounds, by polyfed's own records."""
     rows = Result(run).records("training")
-    measured = rows[(rows["round"] > 1) & (rows["round"] <= rounds + 1)]
+    measured = rows[rows["round"].isin(rounds)]
     if (measured["status"] != "accepted").any():
         raise AssertionError("a client of the benchmark failed")
     return int(measured["samples"].sum() + measured["skipped_batches"].sum())  # a skipped batch holds one sample
 
 
-def measure(task: Task) -> dict[str, float]:
-    """Samples and seconds; fails if other samples were trained than those of the task."""
-    rounds, sizes = len(task.selected) - 1, task.sizes()
+def turns(task: Task) -> None:
+    """A turn whenever it is asked for; fails if other samples were trained than those of the task."""
     with tempfile.TemporaryDirectory() as folder:
-        clock = clocked({**task.config, "checkpoint": {"every": NEVER}}, rounds, Path(folder) / "run")
-        samples = trained(Path(folder) / "run", rounds)
-    expected = task.epochs * sum(sizes[k] for chosen in task.selected[1:] for k in chosen)
-    if samples != expected:
-        raise AssertionError(f"polyfed trained {samples} samples where the task has {expected}")
-    return {"samples": samples, "seconds": clock.times[-1] - clock.times[0], "cpu": clock.cpu[-1] - clock.cpu[0]}
+        run = Path(folder) / "run"
+
+        def samples(turn: int) -> int:
+            last = 1 + turn * task.per_turn
+            found, expected = trained(run, range(last - task.per_turn + 1, last + 1)), task.samples(turn)
+            if found != expected:
+                raise AssertionError(f"polyfed trained {found} samples where the task has {expected}")
+            return found
+
+        clocked({**task.config, "checkpoint": {"every": NEVER}}, Clock(Rounds(task.per_turn, samples)), run)
 
 
 def main() -> None:
-    """Print one JSON line."""
+    """Take turns."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task")
-    options = parser.parse_args()
-    json.dump(measure(Task.load(options.task)), sys.stdout)
+    turns(Task.load(parser.parse_args().task))
 
 
 if __name__ == "__main__":

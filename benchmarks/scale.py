@@ -6,7 +6,6 @@ The federation is made by hand: every client is an index view of some rows of on
 import argparse
 import json
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cells import Cell
-from benchmarks.measure import Failed, Numbers, Side, interleaved, paired, spread
+from benchmarks.measure import Failed, Numbers, Side, paired, spread
 from benchmarks.results import Result
+from benchmarks.turns import Rounds, take_turns
 
-SETTINGS = ("setup", "round", "memory")
+RATIOS = {"setup": "setup", "round": "seconds", "memory": "memory"}
 
 
 def measure(cell: Cell, folder: Path, rivals: Sequence[str], say: Callable[[str], None]) -> Result:
@@ -26,15 +26,15 @@ def measure(cell: Cell, folder: Path, rivals: Sequence[str], say: Callable[[str]
         name: Side.python("scale", json.dumps(cell.work), "--clients", str(cell.work[name]))
         for name in ("small", "large")
     }
-    found = interleaved(sides, cell.repeats, say)
+    found = take_turns(sides, cell.repeats, say)
     if None in [*found["small"], *found["large"]]:
         raise Failed("a side could not be measured")
     large, small = found["large"], found["small"]
-    return {"sides": found, "ratios": {what: spread(paired(large, small, _value(what))) for what in SETTINGS}}
+    return {"sides": found, "ratios": {what: spread(paired(large, small, _value(what))) for what in RATIOS}}
 
 
 def _value(what: str) -> Callable[[Numbers], float]:
-    return lambda numbers: numbers[what] or float("nan")
+    return lambda numbers: numbers[RATIOS[what]] or float("nan")
 
 
 def federation(tree: dict[str, Any], clients: int, samples: int) -> Any:
@@ -61,9 +61,9 @@ def federation(tree: dict[str, Any], clients: int, samples: int) -> Any:
     )
 
 
-def work(given: dict[str, Any], clients: int) -> Numbers:
-    """Seconds of set-up and of a round, at polyfed's own settings: a checkpoint every round, memory that spills."""
-    from benchmarks.ours import clocked
+def work(given: dict[str, Any], clients: int) -> None:
+    """Turns of rounds at polyfed's own settings: a checkpoint every round, memory that spills."""
+    from benchmarks.ours import Clock, clocked
     from polyfed.engine import work as worlds
     from polyfed.engine.memory import MemoryStore
     from polyfed.engine.rounds import Run
@@ -76,19 +76,18 @@ def work(given: dict[str, Any], clients: int) -> Numbers:
 
     Run.make_store = store  # type: ignore[method-assign, assignment]
     tree = {**given["tree"], "participation": given["per_round"] / clients, "split": {"clients": clients}}
-    started = time.perf_counter()
+    trained = given["samples"] * given["per_round"] * given["rounds"]
     with tempfile.TemporaryDirectory() as folder:
-        clock = clocked(tree, given["rounds"], Path(folder) / "run")
-    return {"setup": clock.ready - started, "round": (clock.times[-1] - clock.times[0]) / given["rounds"]}
+        clocked(tree, Clock(Rounds(given["rounds"], lambda turn: trained)), Path(folder) / "run")
 
 
 def main() -> None:
-    """Print one JSON line."""
+    """Take turns."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=json.loads)
     parser.add_argument("--clients", type=int, required=True)
     options = parser.parse_args()
-    print(json.dumps(work(options.work, options.clients)))
+    work(options.work, options.clients)
 
 
 if __name__ == "__main__":

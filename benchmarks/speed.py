@@ -7,12 +7,13 @@ from pathlib import Path
 
 from benchmarks.cells import Cell
 from benchmarks.layout import Layout
-from benchmarks.measure import Failed, Numbers, Side, interleaved, once, paired, spread
+from benchmarks.measure import Failed, Numbers, Side, once, paired, spread
 from benchmarks.results import Result
 from benchmarks.rivals.envs import environment
 from benchmarks.task import Task
+from benchmarks.turns import take_turns
 
-FEW = {"flower": 1}  # it is many times slower, and what is asked of it leaves room
+LATE = ("flower",)  # many times slower, and its processes compute while they wait
 HOPE = 0.7  # a layout with which the limit reaches less than this share of its best is not tried with a rival
 Say = Callable[[str], None]
 Rates = Mapping[str, float]  # samples per second by layout
@@ -37,9 +38,10 @@ def measure(cell: Cell, folder: Path, rivals: Sequence[str], say: Say) -> Result
         except Failed as failure:
             failed[rival] = str(failure)
             say(f"{rival} failed: {failure}")
-    found = interleaved(sides, cell.repeats, say, FEW)
+    found = take_turns(sides, cell.repeats, say, [name for name in LATE if name in sides])
     if None in found["ours"] + found["limit"]:
         raise Failed("polyfed or the limit could not be measured")
+    failed |= {rival: "it stopped" for rival in rivals if found.get(rival, [None])[-1] is None and rival not in failed}
     ratios = {side: spread(paired(found["ours"], found[side], rate)) for side in found if side != "ours"}
     return {
         "layout": str(best),
@@ -54,15 +56,15 @@ def measure(cell: Cell, folder: Path, rivals: Sequence[str], say: Say) -> Result
 
 def arguments(cell: Cell, folder: Path) -> tuple[str, ...]:
     """What the writer of the task is told."""
-    return json.dumps(cell.work["tree"]), str(cell.work["rounds"]), str(folder / "tasks")
+    turns = cell.repeats + len(LATE)
+    return json.dumps(cell.work["tree"]), str(cell.work["rounds"]), str(turns), str(folder / "tasks")
 
 
 def in_words(task: Task) -> Mapping[str, float]:
     """How much a side does."""
     sizes = task.sizes()
-    samples = sum(sizes[k] for chosen in task.selected[1:] for k in chosen)
-    rounds = len(task.selected) - 1
-    return {"rounds": rounds, "samples": samples / rounds, "clients": len(task.selected[0]), "of": len(sizes)}
+    samples = sum(sizes[k] for chosen in task.selected for k in chosen) / len(task.selected)
+    return {"rounds": task.per_turn, "samples": samples, "clients": len(task.selected[0]), "of": len(sizes)}
 
 
 def pfl(path: Path, best: Layout, calibration: Rates, say: Say) -> Side:
@@ -70,10 +72,11 @@ def pfl(path: Path, best: Layout, calibration: Rates, say: Say) -> Side:
     task = Task.load(path)
     short = path.with_suffix(".short.json")
     few = task.selected[0][: max(2 * best.processes * best.threads, len(task.selected[0]) // 10)]
-    dataclasses.replace(task, selected=[few, few]).save(short)
+    dataclasses.replace(task, selected=[few] * 3, per_turn=1).save(short)
     ways = [way for way in map(Layout.parse, calibration) if way.channels_last == best.channels_last]
     ways = [way for way in ways if calibration[str(way)] >= HOPE * calibration[str(best)]]
-    rates = {way: rate(once(_pfl(short, way))) for way in ways} if len(ways) > 1 else dict.fromkeys(ways, 0.0)
+    tried = take_turns({str(way): _pfl(short, way) for way in ways}, 2, lambda text: None) if len(ways) > 1 else {}
+    rates = {way: max((rate(n) for n in tried.get(str(way), []) if n), default=0.0) for way in ways}
     chosen = max(rates, key=lambda way: rates[way])
     say(f"pfl runs as {chosen}, of {', '.join(map(str, ways))}")
     return _pfl(path, chosen)
@@ -89,11 +92,10 @@ def _pfl(path: Path, way: Layout) -> Side:
 
 
 def flower(path: Path, best: Layout, calibration: Rates, say: Say) -> Side:
-    """Flower in the limit's memory format; fewer rounds, because they are long."""
-    rounds = max(1, (len(Task.load(path).selected) - 1) // 4)
+    """Flower in the limit's memory format."""
     flags = ["--channels-last"] if best.channels_last else []
     start = [str(environment("flower") / "python"), "-m", "benchmarks.rivals.flower_sim"]
-    return Side([*start, str(path), "--rounds", str(rounds), *flags], {"OMP_NUM_THREADS": "1"})
+    return Side([*start, str(path), *flags], {"OMP_NUM_THREADS": "1"})
 
 
 RIVALS: dict[str, Callable[[Path, Layout, Rates, Say], Side]] = {"pfl": pfl, "flower": flower}

@@ -15,7 +15,7 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """What every side trains: `selected[0]` is the warm-up round, the others are measured."""
+    """What every side trains: `selected[0]` is the warm-up round, the others are measured in turns."""
 
     config: Tree  # polyfed's own description of the same experiment
     arrays: str  # an .npz: x, y in client order and the order of the first round's batches; offsets of the clients
@@ -27,6 +27,7 @@ class Task:
     lr: float
     participation: float
     selected: list[list[int]]
+    per_turn: int  # rounds
 
     def save(self, path: Path) -> None:
         """Write it down."""
@@ -44,14 +45,23 @@ class Task:
             x, y, offsets = file["x"], file["y"], file["offsets"]
         return [(x[a:b], y[a:b]) for a, b in itertools.pairwise(offsets)]
 
+    def turn(self, number: int) -> list[list[int]]:
+        """Who is selected in the rounds of a turn; turns are counted from 1."""
+        return self.selected[1 + (number - 1) * self.per_turn : 1 + number * self.per_turn]
+
+    def samples(self, number: int) -> int:
+        """How many samples a turn has."""
+        sizes = self.sizes()
+        return self.epochs * sum(sizes[k] for chosen in self.turn(number) for k in chosen)
+
     def sizes(self) -> list[int]:
         """How many samples every client has."""
         with np.load(self.arrays, allow_pickle=False) as file:
             return np.diff(file["offsets"]).tolist()
 
 
-def write_task(tree: Tree, rounds: int, folder: Path) -> Path:
-    """A polyfed experiment as a task: one warm-up round and `rounds` measured ones."""
+def write_task(tree: Tree, rounds: int, turns: int, folder: Path) -> Path:
+    """A polyfed experiment as a task: one warm-up round, then turns of so many rounds."""
     from polyfed.api import config_of
     from polyfed.engine.work import federation_of
 
@@ -67,7 +77,8 @@ def write_task(tree: Tree, rounds: int, folder: Path) -> Path:
         epochs=int(config.train.epochs),
         lr=config.train.lr,
         participation=config.participation,
-        selected=[_selected(config, len(federation.clients), number) for number in range(1, rounds + 2)],
+        selected=[_selected(config, len(federation.clients), number) for number in range(1, rounds * turns + 2)],
+        per_turn=rounds,
     )
     path = folder / f"{hashlib.sha256(json.dumps(asdict(task)).encode()).hexdigest()[:16]}.json"
     task.save(path)
@@ -107,12 +118,12 @@ def _write_arrays(config: Any, federation: Any, folder: Path) -> Path:
 
 
 def main() -> None:
-    """python -m benchmarks.task TREE ROUNDS FOLDER: prints where the task lies."""
+    """python -m benchmarks.task TREE ROUNDS TURNS FOLDER: prints where the task lies."""
     from polyfed.errors import PolyfedError
 
-    tree, rounds, folder = sys.argv[1:]
+    tree, rounds, turns, folder = sys.argv[1:]
     try:
-        print(json.dumps({"task": str(write_task(json.loads(tree), int(rounds), Path(folder).resolve()))}))
+        print(json.dumps({"task": str(write_task(json.loads(tree), int(rounds), int(turns), Path(folder).resolve()))}))
     except PolyfedError as error:
         sys.exit(str(error))
 

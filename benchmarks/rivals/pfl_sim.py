@@ -1,4 +1,4 @@
-"""FedAvg in pfl's own simulation, in pfl's environment; prints one JSON line.
+"""FedAvg in pfl's own simulation, in pfl's environment; takes turns.
 
 Its best settings on a CPU: torch.distributed over as many processes as there are cores where that is faster, users
 balanced over them by size, data in memory as tensors, and no evaluation. (`use_torch_compile` changes nothing: pfl
@@ -7,9 +7,7 @@ calls the module's `loss`, which torch.compile leaves alone.)
 
 import argparse
 import itertools
-import json
 import os
-import time
 from typing import Any
 
 import torch
@@ -26,6 +24,7 @@ from torch import Tensor
 
 from benchmarks.nets import build, formatted
 from benchmarks.task import Task
+from benchmarks.turns import Rounds
 
 
 class Classifier(torch.nn.Module):
@@ -45,15 +44,14 @@ class Classifier(torch.nn.Module):
 
 
 class Clock(TrainingProcessCallback):
-    """When every round was over."""
+    """Waits after every turn; only the first of several processes does, the others wait for it."""
 
-    def __init__(self) -> None:
-        self.times: list[float] = []
+    def __init__(self, task: Task) -> None:
+        self.rounds, self.first = Rounds(task.per_turn, task.samples), os.environ.get("RANK", "0") == "0"
 
     def after_central_iteration(self, aggregate_metrics: Any, model: Any, *, central_iteration: int) -> Any:
-        """A round is over; go on."""
-        self.times.append(time.perf_counter())
-        return False, Metrics()
+        """A round is over; rounds are counted from 0."""
+        return self.first and not self.rounds.over(central_iteration + 1), Metrics()
 
 
 def federated(task: Task, channels_last: bool) -> FederatedDataset:
@@ -77,7 +75,7 @@ def main() -> None:
     torch.manual_seed(0)
     net = Classifier(build(task.model, task.shape, task.classes, options.channels_last))
     model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
-    data, clock, rounds = federated(task, options.channels_last), Clock(), len(task.selected)
+    data, clock, rounds = federated(task, options.channels_last), Clock(task), len(task.selected)
     FederatedAveraging().run(
         backend=SimulatedBackend(training_data=data, val_data=data),
         model=model,
@@ -93,10 +91,6 @@ def main() -> None:
         callbacks=[clock],
         send_metrics_to_platform=False,
     )
-    if os.environ.get("RANK", "0") == "0":
-        sizes = task.sizes()
-        samples = task.epochs * sum(sizes[k] for chosen in task.selected[1:] for k in chosen)
-        print(json.dumps({"samples": samples, "seconds": clock.times[-1] - clock.times[0]}), flush=True)
 
 
 if __name__ == "__main__":
