@@ -61,6 +61,29 @@ def test_a_worker_reads_where_the_message_lies(ends):
     assert read.tolist() == [0.0] * 4
 
 
+def test_the_same_message_is_not_written_again_unless_it_or_what_was_read_has_changed(ends):
+    mine, theirs = ends
+    model = torch.ones(4)
+
+    def sent() -> torch.Tensor:
+        mine.send(None, Message(w=model))
+        return theirs.receive()[1].w
+
+    sent().data.fill_(5)  # behind torch's back: shows whether the next message is written
+    theirs.send(None)
+    mine.receive()
+    assert sent().tolist() == [5.0] * 4
+    sent().mul_(2)  # the worker makes it its own
+    theirs.send(None)
+    mine.receive()
+    assert sent().tolist() == [1.0] * 4
+    model += 1
+    assert sent().tolist() == [2.0] * 4
+    mine.send(None, Message(w=torch.zeros(4)))
+    assert theirs.receive()[1].w.tolist() == [0.0] * 4
+    assert sent().tolist() == [2.0] * 4
+
+
 def test_what_is_no_number_is_refused_before_anything_is_sent(ends):
     mine, theirs = ends
     with pytest.raises(TypeError, match="neither a tensor nor a number"):

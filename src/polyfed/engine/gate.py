@@ -8,6 +8,7 @@ from torch import Tensor
 
 from polyfed.message import Field, Message, Wire
 from polyfed.params import Layout
+from polyfed.parts.average import BLOCK
 
 
 class Gate:
@@ -78,7 +79,7 @@ class Gate:
         if field.kind == "number" or field.against is None:
             return None if _finite(torch.as_tensor(value)) else _nonfinite(name)
         sent = down[field.against].reshape(-1, value.numel())  # several models: the nearest counts
-        length, nearest = min((_length(value.reshape(-1) - row), k) for k, row in enumerate(sent))
+        length, nearest = min((_distance(value.reshape(-1), row), k) for k, row in enumerate(sent))
         if not math.isfinite(length):
             if not torch.isfinite(value).all():
                 return _nonfinite(name)
@@ -97,6 +98,12 @@ class Gate:
 
 def _nonfinite(name: str) -> tuple[str, str]:
     return "nonfinite", f"'{name}' holds NaN or infinite values"
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    """The length of a difference, of which only a block is in memory at a time."""
+    blocks = zip(one.split(BLOCK), other.split(BLOCK), strict=True)
+    return _length(torch.stack([torch.linalg.vector_norm(a - b) for a, b in blocks]))
 
 
 def _length(vector: Tensor) -> float:
