@@ -24,9 +24,9 @@ FASHION: Tree = {"data": {"name": "fashion-mnist"}, "split": SPLIT}
 
 # so that a turn takes some seconds: {model: {(batch, participation): (rounds of a turn, turns)}}
 TURNS: dict[str, dict[tuple[int, float], tuple[int, int]]] = {
-    "mlp": {(64, 1.0): (1, 9), (10, 1.0): (1, 5), (64, 0.1): (5, 7), (10, 0.1): (2, 7)},
-    "lenet": {(64, 1.0): (1, 7), (10, 1.0): (1, 5), (64, 0.1): (3, 7), (10, 0.1): (2, 5)},
-    "cnn": {(64, 1.0): (1, 3), (10, 1.0): (1, 3), (64, 0.1): (1, 5), (10, 0.1): (1, 5)},
+    "mlp": {(64, 1.0): (1, 7), (10, 1.0): (1, 3), (64, 0.1): (5, 5), (10, 0.1): (2, 5)},
+    "lenet": {(64, 1.0): (1, 5), (10, 1.0): (1, 3), (64, 0.1): (3, 5), (10, 0.1): (2, 3)},
+    "cnn": {(64, 1.0): (1, 3), (10, 1.0): (1, 2), (64, 0.1): (1, 3), (10, 0.1): (1, 3)},
 }
 
 
@@ -63,9 +63,9 @@ SPEED = [
         "cifar10 resnet8",
         {"data": {"name": "cifar10", "limit": 200}, "split": SPLIT, "model": {"name": "resnet8", "width": 1}},
         (64, 1.0),
-        (1, 7),
+        (1, 5),
     ),
-    _speed("uci-har har-cnn", {"data": {"name": "uci-har"}, "split": SPLIT, "model": "har-cnn"}, (64, 1.0), (2, 7)),
+    _speed("uci-har har-cnn", {"data": {"name": "uci-har"}, "split": SPLIT, "model": "har-cnn"}, (64, 1.0), (2, 5)),
 ]
 FROZEN = [
     _frozen("fedrep", "head", {"head_epochs": 5}, "train"),
@@ -75,7 +75,7 @@ FROZEN = [
     _frozen("mupfl", "class gradients (PKCF)", {"bavd": False}, "train"),
 ]
 SCALE = [_scale(method) for method in ("fedavg", "fedper", "map")]
-SERVER = [_server("average", 3), _server("acmu", 9), _server("distfl", 4)]
+SERVER = [_server("average", 3), _server("acmu", 4), _server("distfl", 4)]
 RECORDS = [Cell("progress and records", "records", {**SPEED[0].work, "rounds": 4})]
 CELLS = [*SPEED, *FROZEN, *SCALE, *SERVER, *RECORDS]
 

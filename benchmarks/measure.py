@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT = 1200  # seconds after which a measurement has failed
 LOOK = 0.5  # seconds between looks at the memory
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-HEAP = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 29)}  # as polyfed sets for itself
+HEAP = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 29)}
 Numbers = dict[str, Any]
 
 
@@ -36,13 +36,13 @@ class Side:
 
     @staticmethod
     def python(module: str, *arguments: str, interpreter: str = sys.executable, **env: str) -> "Side":
-        """A module of this package."""
-        return Side([interpreter, "-m", f"benchmarks.{module}", *arguments], env)
+        """A module of this package, with the allocator as polyfed sets it for its own processes."""
+        return Side([interpreter, "-m", f"benchmarks.{module}", *arguments], {**HEAP, **env})
 
 
 def around(side: Side) -> dict[str, str]:
     """The environment a side runs in."""
-    return {**os.environ, **QUIET, **HEAP, "PYTHONPATH": str(ROOT), **side.env}
+    return {**os.environ, **QUIET, "PYTHONPATH": str(ROOT), **side.env}
 
 
 def started(side: Side, words: IO[str], stdin: int | None = None) -> "subprocess.Popen[str]":

@@ -18,10 +18,11 @@ from benchmarks.layout import Layout, layouts
 from benchmarks.limit import Loop, packed
 from benchmarks.measure import Failed, Side, interleaved, last_words, once, paired, spread
 from benchmarks.nets import NETS, build
-from benchmarks.ours import measure as measure_ours
+from benchmarks.ours import turns as take_ours
 from benchmarks.rivals.envs import pin
 from benchmarks.speed import in_words, rate
 from benchmarks.task import Task, write_task
+from benchmarks.turns import take_turns
 
 from polyfed.api import config_of
 from polyfed.engine.local import threads
@@ -69,8 +70,8 @@ def test_plain_networks_are_the_zoos(model: str) -> None:
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small experiment as files: one warm-up round and two more."""
-    return write_task(TREE, 2, tmp_path_factory.mktemp("task"))
+    """A small experiment as files: one warm-up round and two turns of one."""
+    return write_task(TREE, 1, 2, tmp_path_factory.mktemp("task"))
 
 
 def test_task_holds_polyfeds_rows_and_rounds(task: Path) -> None:
@@ -80,12 +81,26 @@ def test_task_holds_polyfeds_rows_and_rounds(task: Path) -> None:
     assert all(len(chosen) == 3 for chosen in found.selected)
     assert len(found.clients()) == len(found.sizes()) == 6
     assert [len(y) for _, y in found.clients()] == found.sizes()
+    assert [found.turn(number) for number in (1, 2)] == [[chosen] for chosen in found.selected[1:]]
+    assert found.samples(2) == sum(found.sizes()[k] for k in found.selected[2])
+    assert in_words(found)["of"] == 6
+
+
+def test_polyfed_takes_turns_and_trains_what_the_task_says(task: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, said = Task.load(task), []
+
+    def my_turn(numbers: dict[str, float]) -> bool:
+        said.append(numbers)
+        return len(said) < 3
+
+    monkeypatch.setattr("benchmarks.turns.my_turn", my_turn)
     inline = replace(found, config={**TREE, "engine": {"name": "local", "workers": 0}})
-    numbers = measure_ours(inline)
-    assert numbers["samples"] == sum(found.sizes()[k] for chosen in found.selected[1:] for k in chosen)
-    assert in_words(found)["samples"] * 2 == numbers["samples"]
+    take_ours(inline)
+    assert said[0]["setup"] > 0
+    assert [numbers["samples"] for numbers in said[1:]] == [found.samples(1), found.samples(2)]
+    said.clear()
     with pytest.raises(AssertionError, match="where the task has"):
-        measure_ours(replace(inline, selected=[*found.selected[:2], found.selected[0][:1]]))
+        take_ours(replace(inline, selected=[*found.selected[:2], found.selected[0][:1]]))
 
 
 def test_the_bare_loop_is_sgd(task: Path) -> None:
@@ -152,8 +167,8 @@ def test_last_words() -> None:
     assert last_words("") == "no word"
 
 
-def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another side begins each time; one may be measured less often; one that failed is not tried again."""
+def test_fresh_processes_to_and_fro(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours stay neighbours; a side that failed is not tried again."""
     order: list[str] = []
 
     def fake(side: Side) -> dict[str, float]:
@@ -163,13 +178,48 @@ def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         return {"samples": 10, "seconds": 1 + order.count("a")}
 
     monkeypatch.setattr(measure, "once", fake)
-    found = interleaved({name: Side([name]) for name in "abc"}, 3, silent, {"b": 2})
-    assert order == ["a", "b", "c", "b", "a", "a"]
+    found = interleaved({name: Side([name]) for name in "abc"}, 3, silent)
+    assert order == ["a", "b", "c", "b", "a", "a", "b"]
     assert found["c"] == [None]
     assert paired(found["a"], found["c"], rate) == []
-    assert paired(found["a"], found["b"], rate) == pytest.approx([1.0, 2 / 3])
+    assert paired(found["a"], found["b"], rate) == pytest.approx([1.0, 2 / 3, 1.0])
     assert spread([]) is None
     assert spread([1.0, 4.0, 2.0]) == {"median": 2.0, "least": 1.0, "most": 4.0, "count": 3}
+
+
+PLAYER = """
+import sys, time
+from benchmarks.turns import my_turn
+name, kept, fails = sys.argv[1:]
+said, number = {"setup": 1}, 0
+while my_turn(said):
+    number += 1
+    if str(number) == fails:
+        raise ValueError("tired")
+    with open(kept, "a") as file:
+        file.write(name)
+    said = {"samples": number, "seconds": 0.1}
+with open(kept, "a") as file:
+    file.write("." + name)
+"""
+
+
+def test_sides_take_turns(tmp_path: Path) -> None:
+    """One at a time, to and fro; a late one beside the host at the end; who fails stops; all end by themselves."""
+    kept, said = tmp_path / "kept", []
+
+    def side(name: str, fails: str = "never") -> Side:
+        return Side([sys.executable, "-c", PLAYER, name, str(kept), fails])
+
+    sides = {"limit": side("l"), "ours": side("o"), "broken": side("b", "2"), "late": side("f")}
+    found = take_turns(sides, 2, said.append, late=["late"])
+    assert kept.read_text()[:7] == "bollofo"
+    assert sorted(kept.read_text()[7:].split(".")[1:]) == ["f", "l", "o"]
+    numbers = {name: [n and n["samples"] for n in turns] for name, turns in found.items()}
+    assert numbers == {"limit": [1, 2], "ours": [1, 2, 3], "broken": [1, None], "late": [None, None, 1]}
+    assert found["ours"][0]["setup"] == 1
+    assert "broken failed: ValueError: tired" in said
+    assert take_turns({"ours": Side([sys.executable, "-c", "raise OSError('no')"])}, 1, silent) == {"ours": [None]}
 
 
 def test_the_machines_load_is_a_share() -> None:
@@ -195,10 +245,10 @@ def test_difference_of_results(tmp_path: Path) -> None:
 def test_close_to_the_limit(tmp_path: Path) -> None:
     """polyfed trains a small cell at no less than two fifths of a bare loop's speed, by processor time."""
     tree = {**TREE, "data": "digits", "model": "cnn", "train": {"lr": 0.05, "batch": 32}, "participation": 1.0}
-    path = write_task(tree, 3, tmp_path)
+    path = write_task(tree, 3, 3, tmp_path)
     layout = str(Layout(layouts(images=True)[0].processes, 1, channels_last=True))
     sides = {"limit": Side.python("limit", str(path), "--layout", layout), "ours": Side.python("ours", str(path))}
-    found = interleaved(sides, 3, silent)
+    found = take_turns(sides, 3, silent)
     ratios = paired(found["ours"], found["limit"], lambda numbers: numbers["samples"] / numbers["cpu"])
     assert statistics.median(ratios) >= 0.4, found
 

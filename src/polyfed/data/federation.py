@@ -1,8 +1,9 @@
 """The clients' data: per client train, validation and test, plus a global test set, all views of one pool."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from polyfed.errors import UsageError
 from polyfed.rng import generator
 
 __all__ = ["ClientData", "Federation", "Options", "Split", "federation", "split_dataset"]
+
+RECENT = 256  # clients that are kept made
 
 
 def federation(
@@ -45,6 +48,25 @@ class ClientData:
     def counts(self) -> Tensor:
         """How many training samples of every class it has."""
         return torch.bincount(self.train.y.flatten(), minlength=self.classes)
+
+
+class Clients(Sequence[ClientData]):
+    """Clients by id, made when asked for: ten thousand of them take no memory, and no time to fork."""
+
+    def __init__(self, make: Callable[[int], ClientData], count: int):
+        self._make, self._ids = lru_cache(RECENT)(make), range(count)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, index: int) -> ClientData: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ClientData]: ...
+    def __getitem__(self, index: int | slice) -> ClientData | list[ClientData]:
+        if isinstance(index, slice):
+            return [self._make(k) for k in self._ids[index]]
+        return self._make(self._ids[index])
 
 
 class Federation:
@@ -87,9 +109,9 @@ class Federation:
         return tuple(self.pool.x.shape[1:])
 
     @cached_property
-    def clients(self) -> list[ClientData]:
-        """Everyone, by id; index views, so that ten thousand of them are cheap."""
-        return [self._client(k) for k in range(len(self.split))]
+    def clients(self) -> "Clients":
+        """Everyone, by id."""
+        return Clients(self._client, len(self.split))
 
     @property
     def heldout(self) -> tuple[int, ...]:

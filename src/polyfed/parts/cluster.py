@@ -26,11 +26,14 @@ def cosines(rows: Sequence[Tensor] | Tensor) -> Tensor:
     return products / lengths[:, None] / lengths
 
 
-def inner_products(rows: Sequence[Tensor] | Tensor, centred: bool = False, side: int = 1 << 13) -> Tensor:
+def inner_products(rows: Sequence[Tensor] | Tensor, centred: bool = False, side: int = 1 << 12) -> Tensor:
     """The Gram matrix in doubles: some columns at a time, and only the pairs above the diagonal."""
     found = torch.zeros(len(rows), len(rows), dtype=torch.double)
+    room = torch.empty(len(rows), side, dtype=torch.double)  # reused: fresh memory costs as much as copying
     for start in range(0, len(rows[0]), side):
-        some = torch.stack([row[start : start + side] for row in rows]).cpu().double()
+        some = room[:, : len(rows[0]) - start]
+        for here, row in zip(some, rows, strict=True):
+            here.copy_(row[start : start + side])
         if centred:
             some -= some.mean(0)
         for i in range(0, len(rows), PAIRED):
