@@ -17,6 +17,7 @@ from benchmarks.measure import Failed, Numbers, Side, paired, spread
 from benchmarks.results import Result
 from benchmarks.turns import Rounds, take_turns
 
+SITTINGS = 3
 RATIOS = {"setup": "setup", "round": "seconds", "memory": "memory"}
 
 
@@ -26,7 +27,8 @@ def measure(cell: Cell, folder: Path, rivals: Sequence[str], say: Callable[[str]
         name: Side.python("scale", json.dumps(cell.work), "--clients", str(cell.work[name]))
         for name in ("small", "large")
     }
-    found = take_turns(sides, cell.repeats, say)
+    sittings = [take_turns(sides, cell.repeats, say) for _ in range(SITTINGS)]  # one set-up, one memory in each
+    found = {name: [numbers for sitting in sittings for numbers in sitting[name]] for name in sides}
     if None in [*found["small"], *found["large"]]:
         raise Failed("a side could not be measured")
     large, small = found["large"], found["small"]

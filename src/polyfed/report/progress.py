@@ -22,6 +22,7 @@ from polyfed.engine.rounds import Silent
 
 SIGNS = {State.WAITING: "·", State.RUNNING: "▶", State.ELSEWHERE: "~", State.DONE: "✓", State.FAILED: "✗"}
 MOST = 24  # lines of an overview
+OFTEN = 2  # times a second the display is drawn; each takes some milliseconds from the rounds
 
 
 class Bars(Progress):
@@ -118,7 +119,7 @@ def live() -> Iterator[Live]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Bars(*columns, console=Console(stderr=True), transient=False) as bar:
+    with Bars(*columns, console=Console(stderr=True), transient=False, refresh_per_second=OFTEN) as bar:
         yield Live(bar)
 
 
