@@ -37,8 +37,8 @@ def _speed(name: str, base: Tree, setting: tuple[int, float], turns: tuple[int, 
     return Cell(f"{name} b{batch} p{participation:g}", "speed", {"tree": tree, "rounds": rounds}, starred, repeats)
 
 
-def _frozen(method: str, phase: str, own: Tree, job: str, clients: int = 6) -> Cell:
-    tree = {"method": {"name": method, **own}, **FASHION, "model": "cnn", "train": {"lr": 0.01, "batch": 64}}
+def _frozen(method: str, phase: str, own: Tree, job: str, clients: int = 6, model: str = "cnn") -> Cell:
+    tree = {"method": {"name": method, **own}, **FASHION, "model": model, "train": {"lr": 0.01, "batch": 64}}
     return Cell(f"{method} {phase}", "frozen", {"tree": tree, "job": job, "clients": clients}, repeats=2)
 
 
@@ -70,7 +70,7 @@ SPEED = [
 FROZEN = [
     _frozen("fedrep", "head", {"head_epochs": 5}, "train"),
     _frozen("fedcrc", "stages 2 and 3", {"epochs": [1, 5, 5]}, "train"),
-    _frozen("ecl", "phase two", {"phase2_epochs": 10}, "finish", clients=2),
+    _frozen("ecl", "phase two", {"phase2_epochs": 10}, "finish", clients=4, model="cnn5"),  # the paper's network
     _frozen("creff", "class gradients", {}, "train"),
     _frozen("mupfl", "class gradients (PKCF)", {"bavd": False}, "train"),
 ]

@@ -120,7 +120,7 @@ class Site:
             self.resident, loss, stream, rule, self.lr if lr is None else lr, train, bn, correct, self.tally, velocity
         )
         taken = going.run(steps, step)
-        self.model.eval()
+        self.resident.modes.set(training=False)
         return taken
 
     def _stream(self, on: Samples, batch: int, order: Order, key: str) -> Stream:
