@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT = 1200  # seconds after which a measurement has failed
 LOOK = 0.5  # seconds between looks at the memory
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+# as polyfed sets it for itself (engine/heap.py), written again: rivals import this and have no polyfed
 HEAP = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 29)}
 Numbers = dict[str, Any]
 

@@ -109,7 +109,7 @@ class Federation:
         return tuple(self.pool.x.shape[1:])
 
     @cached_property
-    def clients(self) -> "Clients":
+    def clients(self) -> Clients:
         """Everyone, by id."""
         return Clients(self._client, len(self.split))
 
