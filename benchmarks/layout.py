@@ -22,8 +22,8 @@ class Layout(NamedTuple):
         return Layout(processes, threads, form == "channels-last")
 
 
-def layouts(images: bool) -> list[Layout]:
-    """One process per core or one thread per core; memory formats differ for images only."""
+def layouts(channels: bool) -> list[Layout]:
+    """One process per core or one thread per core; memory formats differ for images and sequences, not for rows."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     ways = dict.fromkeys([(cores, 1), (1, cores)])
-    return [Layout(*way, last) for way in ways for last in ((False, True) if images else (False,))]
+    return [Layout(*way, last) for way in ways for last in ((False, True) if channels else (False,))]

@@ -106,7 +106,7 @@ def _rounds(loop: Loop, mine: Share) -> tuple[int, list[float], float]:
 
 def calibrated(task: Task) -> dict[str, float]:
     """Samples per second of every layout in a moment of work, the better of two, and none always first."""
-    ways = layouts(images=len(task.shape) == 3)
+    ways = layouts(channels=len(task.shape) in (2, 3))
     rates: dict[str, float] = {}
     for layout in [*ways, *reversed(ways)]:
         shares = packed(task.selected[0], task.sizes(), layout.processes)

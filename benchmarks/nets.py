@@ -36,6 +36,14 @@ def har_cnn(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(*body, nn.Linear(width(body, shape), classes))
 
 
+def har_cnn_as_image(shape: Shape, classes: int) -> nn.Module:
+    """The same on images of height 1: sequences can then lie channels-last."""
+    first = (nn.Conv2d(shape[0], 32, (1, 9)), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d((1, 2)))
+    second = (nn.Conv2d(32, 64, (1, 9)), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d((1, 2)))
+    body = nn.Sequential(AsImage(), *first, *second, nn.Flatten())
+    return nn.Sequential(*body, nn.Linear(width(body, shape), classes))
+
+
 def resnet8(shape: Shape, classes: int) -> nn.Module:
     """A stem and three residual blocks of 16, 32 and 64 channels with BatchNorm."""
     stem = (nn.Conv2d(shape[0], 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
@@ -52,6 +60,13 @@ def width(body: nn.Module, shape: Shape) -> int:
     """How many features a body gives for one sample."""
     with torch.no_grad():
         return body.eval()(torch.zeros(1, *shape)).shape[1]
+
+
+class AsImage(nn.Module):
+    """Sequences [B, C, L] as images of height 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unsqueeze(2)
 
 
 class Block(nn.Module):
@@ -78,14 +93,19 @@ NETS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "har-cnn": har_cnn,
     "resnet8": resnet8,
 }
+CHANNELS_LAST = NETS | {"har-cnn": har_cnn_as_image}
 
 
 def build(model: str, shape: Shape, classes: int, channels_last: bool) -> nn.Module:
     """A network in training mode, its convolution weights in one of the two memory formats."""
-    net = NETS[model](shape, classes).train()
-    return net.to(memory_format=torch.channels_last) if channels_last else net  # type: ignore[call-overload]
+    if not channels_last:
+        return NETS[model](shape, classes).train()
+    net = CHANNELS_LAST[model](shape, classes).train()
+    return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def formatted(x: Tensor, channels_last: bool) -> Tensor:
-    """Samples in that memory format, where they are images."""
-    return x.contiguous(memory_format=torch.channels_last) if channels_last and x.dim() == 4 else x.contiguous()
+    """Samples in that memory format, where they are images or sequences."""
+    if channels_last and x.dim() in (3, 4):
+        return x.movedim(1, -1).contiguous().movedim(-1, 1)
+    return x.contiguous()

@@ -17,7 +17,7 @@ from benchmarks.frozen import TOLERANCE, InName, difference
 from benchmarks.layout import Layout, layouts
 from benchmarks.limit import Loop, packed
 from benchmarks.measure import Failed, Side, interleaved, last_words, once, paired, spread
-from benchmarks.nets import NETS, build
+from benchmarks.nets import NETS, build, formatted
 from benchmarks.ours import turns as take_ours
 from benchmarks.rivals.envs import pin
 from benchmarks.speed import in_words, rate
@@ -52,20 +52,21 @@ def one_thread() -> Iterator[None]:
 # ---- all sides do the same work
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("model", NETS)
-def test_plain_networks_are_the_zoos(model: str) -> None:
+def test_plain_networks_are_the_zoos(model: str, channels_last: bool) -> None:
     """The limit and the rivals train the architecture that polyfed trains."""
     shape = {"har-cnn": (9, 128), "resnet8": (3, 32, 32)}.get(model, (1, 28, 28))
     section = {"name": model, "width": 1} if model == "resnet8" else {"name": model}
     ours = config_of(model=section).model.build(shape, 10)
-    plain = build(model, shape, 10, channels_last=False)
+    plain = build(model, shape, 10, channels_last)
     theirs = list(ours.parameters())
-    assert [p.shape for p in plain.parameters()] == [p.shape for p in theirs]
+    assert [p.squeeze().shape for p in plain.parameters()] == [p.squeeze().shape for p in theirs]
     with torch.no_grad():
         for mine, other in zip(plain.parameters(), theirs, strict=True):
-            mine.copy_(other)
+            mine.copy_(other.view(mine.shape))  # a sequence's kernels may be images of height 1
     x = torch.randn(4, *shape)
-    torch.testing.assert_close(plain.train()(x), ours.train()(x))
+    torch.testing.assert_close(plain.train()(formatted(x, channels_last)), ours.train()(x))
 
 
 @pytest.fixture(scope="module")
@@ -124,11 +125,19 @@ def test_packing_is_longest_first() -> None:
     assert packed([0, 1, 2, 3], [5, 9, 4, 1], 2) == [[1, 3], [0, 2]]
 
 
+@pytest.mark.parametrize("shape", [(3, 5), (3, 5, 4)])
+def test_samples_lie_in_the_memory_format(shape: tuple[int, ...]) -> None:
+    x = torch.randn(6, *shape)
+    assert formatted(x, channels_last=True).movedim(1, -1).is_contiguous()
+    assert formatted(x, channels_last=False).is_contiguous()
+    assert torch.equal(formatted(x, channels_last=True), x)
+
+
 def test_layouts_read_back() -> None:
-    for layout in layouts(images=True):
+    for layout in layouts(channels=True):
         assert Layout.parse(str(layout)) == layout
-    assert {way.channels_last for way in layouts(images=True)} == {False, True}
-    assert {way.channels_last for way in layouts(images=False)} == {False}
+    assert {way.channels_last for way in layouts(channels=True)} == {False, True}
+    assert {way.channels_last for way in layouts(channels=False)} == {False}
 
 
 def test_a_cut_in_name_only_runs_the_body() -> None:
@@ -246,7 +255,7 @@ def test_close_to_the_limit(tmp_path: Path) -> None:
     """polyfed trains a small cell at no less than two fifths of a bare loop's speed, by processor time."""
     tree = {**TREE, "data": "digits", "model": "cnn", "train": {"lr": 0.05, "batch": 32}, "participation": 1.0}
     path = write_task(tree, 3, 3, tmp_path)
-    layout = str(Layout(layouts(images=True)[0].processes, 1, channels_last=True))
+    layout = str(Layout(layouts(channels=True)[0].processes, 1, channels_last=True))
     sides = {"limit": Side.python("limit", str(path), "--layout", layout), "ours": Side.python("ours", str(path))}
     found = take_turns(sides, 3, silent)
     ratios = paired(found["ours"], found["limit"], lambda numbers: numbers["samples"] / numbers["cpu"])

@@ -39,6 +39,12 @@ def test_clients_are_views_of_one_pool(skewed: Federation) -> None:
     assert x.dtype == torch.float32
 
 
+def test_mean_and_std_lie_in_memory_as_a_sample_does(skewed: Federation) -> None:
+    for values in (skewed.pool.mean, skewed.pool.std):
+        assert values is not None
+        assert (values.shape, values.stride()) == (skewed.pool.x[0].shape, skewed.pool.x[0].stride())
+
+
 def test_prepared_training_rows_are_standardised(wish: Any) -> None:
     fed = federation(digits(), wish(Iid(), 1, test="none"), 0)
     x, _ = fed.clients[0].train.take(torch.arange(len(fed.clients[0].train)))
@@ -99,7 +105,7 @@ def test_augmenting_a_prepared_batch_pads_with_black(wish: Any) -> None:
     x, _ = fed.clients[0].train.take(torch.arange(50))
     assert fed.augment is not None
     made = fed.augment(x, torch.Generator().manual_seed(0))
-    black = float(fed.pool.prepare(torch.zeros(1, 1, 1, 1)))
+    black = float(fed.pool.prepare(torch.zeros(1, 1, 8, 8)).max())
     assert float(made.min()) == pytest.approx(black)
     assert federation(digits(), wish(), 0).augment is None
 

@@ -6,9 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from polyfed.data.samples import scaled
 from polyfed.models import models
-from polyfed.models.blocks import BasicBlock, Subsample
+from polyfed.models.blocks import BasicBlock, MeanOverPixels, Subsample
+from polyfed.params import Layout, bind
 from polyfed.rng import seeded
 
 torch.set_num_threads(1)
@@ -188,6 +191,64 @@ def test_free_shortcut_subsamples_and_pads_with_zeros():
     assert [type(m) for m in build("resnet32").modules() if isinstance(m, Subsample)] == [Subsample] * 2
     projected = [m for m in build("resnet20").modules() if isinstance(m, Subsample)]
     assert [m.new for m in projected] == [0, 0], "a projection drops pixels first and adds no channels"
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_pixels_are_dropped_and_averaged_in_either_memory_format(order):
+    x = torch.randn(2, 3, 5, 4).contiguous(memory_format=order).requires_grad_(True)
+    for mine, plain in (
+        (Subsample(2, 0), lambda x: x[:, :, ::2, ::2]),
+        (Subsample(2, 3), lambda x: F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, 3))),
+        (MeanOverPixels(), lambda x: nn.AdaptiveAvgPool2d(1)(x).flatten(1)),
+    ):
+        weights = torch.randn_like(plain(x))
+        slopes = [torch.autograd.grad((of(x) * weights).sum(), x)[0] for of in (mine, plain)]
+        torch.testing.assert_close(mine(x), plain(x))
+        torch.testing.assert_close(*slopes)
+        assert slopes[0].is_contiguous(memory_format=torch.channels_last)
+
+
+class ReluGradients(TorchDispatchMode):
+    """Notes what goes into the backward pass of every ReLU."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        if op is torch.ops.aten.threshold_backward.default:
+            self.seen += args[:2]
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["resnet8", "resnet32", "vgg8-bn", "cnn", "har-cnn"])
+def test_gradients_lie_channels_last(name):
+    """Where a gradient lies otherwise than what it belongs to, a ReLU's backward pass is ten times slower."""
+    shape = (9, 40) if name == "har-cnn" else (3, 32, 32)
+    net = build(name, shape, width=0.25)
+    bind(net, Layout(net))
+    with ReluGradients() as relus:
+        net(scaled(torch.randn(4, *shape), None, None)).sum().backward()
+    assert relus.seen
+    assert all(each.is_contiguous(memory_format=torch.channels_last) for each in relus.seen)
+
+
+def test_har_cnn_is_a_one_dimensional_network():
+    """A sequence as an image of height 1: the same initial bits, and the same numbers up to rounding."""
+    net = build("har-cnn", (9, 128), classes=6)
+    with seeded(0, "init"):
+        first = [nn.Conv1d(9, 32, 9), nn.BatchNorm1d(32), nn.ReLU(), nn.MaxPool1d(2)]
+        second = [nn.Conv1d(32, 64, 9), nn.BatchNorm1d(64), nn.ReLU(), nn.MaxPool1d(2)]
+        plain = nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(64 * 26, 6))
+    pairs = list(zip(net.parameters(), plain.parameters(), strict=True))
+    assert all(torch.equal(mine.flatten(), other.flatten()) for mine, other in pairs)
+    x, y = torch.randn(8, 9, 128), torch.arange(8) % 6
+    torch.testing.assert_close(net(x), plain(x))
+    for one, given in ((net, x), (plain, x)):
+        F.cross_entropy(one(given), y).backward()
+    for mine, other in pairs:
+        torch.testing.assert_close(mine.grad.view(other.shape), other.grad, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(net.eval()(x), plain.eval()(x))
 
 
 def test_basic_block_by_hand():

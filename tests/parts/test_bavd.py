@@ -119,6 +119,18 @@ def test_what_a_slice_is(shape: tuple[int, ...], granularity: Any, slices: int) 
     assert 0 < (layer(h) != 0).float().mean() < 1
 
 
+@pytest.mark.parametrize("granularity", ["channel", "spatial"])
+@pytest.mark.parametrize("how", [{}, {"compare": "activation"}, {"keep_ratio": 0.5}])
+def test_a_sequence_is_an_image_of_height_1(granularity: Any, how: dict[str, Any]) -> None:
+    draw = torch.Generator().manual_seed(0)
+    steps = [(torch.rand(5, 3, 8, generator=draw), loss) for loss in (2.0, 1.5, 1.7)]
+    images = [(h.unsqueeze(2).contiguous(memory_format=torch.channels_last), loss) for h, loss in steps]
+    plain, image = (fed(BAVD(granularity=granularity, **how), *each) for each in (steps, images))
+    torch.testing.assert_close(image.map, plain.map)
+    torch.testing.assert_close(uploaded_map(nn.Sequential(image)), uploaded_map(nn.Sequential(plain)))
+    assert torch.equal(image(images[0][0]).squeeze(2), plain(steps[0][0]))
+
+
 def test_a_vector_is_compared_as_a_whole() -> None:
     h = batch([1.0, 2, 6], shape=(3,))
     assert fed(BAVD(), (h, 1.0))(h).tolist() == [[0, 0, 6]]

@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
@@ -26,6 +26,7 @@ from polyfed.engine.work import Job, Outcome, World, sentence
 from polyfed.message import Message
 from polyfed.registry import param
 
+AHEAD = 1  # jobs a worker is given beyond the one it does
 TRIES = 2  # a job whose worker died is done again once, from the same inputs
 PATIENCE = 0.2  # seconds between looks at the clock and at stop requests
 
@@ -130,7 +131,7 @@ class Worker:
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process.start()
         theirs.pipe.close()
-        self.job: Job | None = None
+        self.jobs: deque[Job] = deque()  # in the order it does them
 
     @property
     def pipe(self) -> Connection:
@@ -144,14 +145,14 @@ class Worker:
 
     def do(self, job: Job, blob: bytes | None) -> None:
         """Hand over a job and the memory it starts from."""
-        self.job = job
+        self.jobs.append(job)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.channel.send(replace(job, down=Message()), job.down, blob)
 
     def answer(self) -> Outcome:
-        """What it made of the job."""
-        self.job = None
+        """What it made of its first job."""
         outcome, up, memory = self.channel.receive()
+        self.jobs.popleft()
         return replace(outcome, up=up, memory=memory)
 
     def end(self) -> None:
@@ -187,17 +188,17 @@ class Workers:
     ) -> Iterator[Outcome]:
         """Longest first, each to the next free worker."""
         waiting = deque(sorted(jobs, key=lambda job: (-job.size, job.client)))
-        tries = dict.fromkeys((job.client for job in jobs), 0)
+        deaths: Counter[int] = Counter()
         end = None if deadline is None else time.monotonic() + deadline
         try:
-            self._hand_out(waiting, tries)
+            self._hand_out(waiting)
             if meanwhile:
                 meanwhile()
-            while busy := [w for w in self.workers if w.job]:
+            while busy := [w for w in self.workers if w.jobs]:
                 ready = wait([w.pipe for w in busy], timeout=PATIENCE)
                 for worker in [w for w in busy if w.pipe in ready]:
-                    outcome = self._answer(worker, waiting, tries)
-                    self._hand_out(waiting, tries)
+                    outcome = self._answer(worker, waiting, deaths)
+                    self._hand_out(waiting)
                     if outcome is not None:
                         yield outcome
                 if end is not None and time.monotonic() > end:
@@ -213,25 +214,25 @@ class Workers:
             worker.end()
         self.workers = []
 
-    def _hand_out(self, waiting: deque[Job], tries: dict[int, int]) -> None:
-        for worker in self.workers:
-            if worker.job is None and waiting:
-                job = waiting.popleft()
-                tries[job.client] += 1
-                worker.do(job, self.store.get(job.client, job.version))
+    def _hand_out(self, waiting: deque[Job]) -> None:
+        """A job for every idle worker; and, while there are enough, the next one, so that nobody waits for us."""
+        for ahead in range(AHEAD + 1):
+            for worker in self.workers:
+                if len(worker.jobs) == ahead and len(waiting) > ahead * len(self.workers):
+                    job = waiting.popleft()
+                    worker.do(job, self.store.get(job.client, job.version))
 
-    def _answer(self, worker: Worker, waiting: deque[Job], tries: dict[int, int]) -> Outcome | None:
-        """A worker's outcome; if it died, it is replaced and its job waits again, or has failed."""
-        job = worker.job
-        assert job is not None
+    def _answer(self, worker: Worker, waiting: deque[Job], deaths: Counter[int]) -> Outcome | None:
+        """A worker's outcome; if it died, it is replaced and its jobs wait again, or the first of them has failed."""
         try:
             return worker.answer()
         except (EOFError, OSError):  # OSError: it died in the middle of its answer
             self._replace(worker)
-        if tries[job.client] < TRIES:
-            waiting.appendleft(job)
-            return None
-        return Outcome(job.client, error="worker died")
+        job, *others = worker.jobs
+        deaths[job.client] += 1
+        failed = deaths[job.client] >= TRIES
+        waiting.extendleft(reversed(others if failed else worker.jobs))
+        return Outcome(job.client, error="worker died") if failed else None
 
     def _replace(self, worker: Worker) -> None:
         at = self.workers.index(worker)
@@ -241,14 +242,14 @@ class Workers:
 
     def _give_up(self, waiting: deque[Job]) -> Iterator[Outcome]:
         """Whoever is not back by the deadline is lost to the round."""
-        late = [w.job for w in self.workers if w.job] + list(waiting)
+        late = [job for w in self.workers for job in w.jobs] + list(waiting)
         waiting.clear()
         self._abandon()
         yield from (Outcome(job.client, error="deadline") for job in late)
 
     def _abandon(self) -> None:
         """A worker with an unfinished job would answer the next question with the last one's: replace it."""
-        for worker in [w for w in self.workers if w.job]:
+        for worker in [w for w in self.workers if w.jobs]:
             self._replace(worker)
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import nn
 
 from polyfed.models.base import Net
-from polyfed.models.blocks import Layers, chain, relus
+from polyfed.models.blocks import AsImage, Layers, chain, relus
 from polyfed.models.zoo import NORMED, PLAIN, BatchNormed, Zoo, family, head_bias
 from polyfed.registry import param
 
@@ -34,6 +34,7 @@ class ConvNet(Zoo):
     """Blocks of convolution, norm, ReLU and max-pooling by two, flattened, then hidden fully connected layers.
 
     The norm follows convolutions only. `last` is the last block and the fully connected layers, or these alone.
+    A sequence is an image of height 1.
     """
 
     channels: ClassVar[tuple[int, ...]]
@@ -64,17 +65,20 @@ class ConvNet(Zoo):
             end += [(f"fc{i}", nn.Linear(rows, self.wide(width))), (f"relu{i}", nn.ReLU())]
             rows = self.wide(width)
         cut = len(blocks) if self.last_is_hidden and self.hidden else len(blocks) - 1
-        net = Net(chain(*blocks[:cut]), chain(*blocks[cut:], end), nn.Linear(rows, classes, bias=self.bias))
+        start: Layers = [("image", AsImage() if self.axes == 2 else None)]
+        net = Net(chain(start, *blocks[:cut]), chain(*blocks[cut:], end), nn.Linear(rows, classes, bias=self.bias))
         net.listens = relus(net)
         return net
 
     def _block(self, i: int, into: int, out: int) -> Layers:
-        conv, pool = (nn.Conv1d, nn.MaxPool1d) if self.axes == 2 else (nn.Conv2d, nn.MaxPool2d)
+        flat = self.axes == 2
+        kernel = (1 if flat else self.kernel, self.kernel)
+        padding = (0 if flat else self.padding, self.padding)
         return [
-            (f"conv{i}", conv(into, out, self.kernel, padding=self.padding)),
-            (f"norm{i}", self.normalise(out, 1 if self.axes == 2 else 2)),
+            (f"conv{i}", nn.Conv2d(into, out, kernel, padding=padding)),
+            (f"norm{i}", self.normalise(out)),
             (f"relu{i}", nn.ReLU()),
-            (f"pool{i}", pool(2)),
+            (f"pool{i}", nn.MaxPool2d((1 if flat else 2, 2))),
         ]
 
 

@@ -47,9 +47,8 @@ class Tally:
 
     def numbers(self) -> dict[str, float]:
         """As plain numbers; the loss is the mean over steps."""
-        mean = float(torch.stack(self.losses).mean()) if self.losses else math.nan
         return {
-            "loss": mean,
+            "loss": math.fsum(map(float, self.losses)) / len(self.losses) if self.losses else math.nan,
             "steps": self.steps,
             "samples": self.samples,
             "skipped_batches": self.skipped_batches,
