@@ -173,3 +173,14 @@ def test_values_too_large_for_a_float32_length_are_finite_and_too_long(params):
     assert kind(gate.reason(Message(w=torch.tensor([1.0, float("nan"), 1.0])), Message(w=torch.ones(3)))) == "nonfinite"
     lone = Gate(Wire(up={"z": Field("a row", rows=(3,))}), params.layout, DIMS, 2.0)
     assert lone.reason(Message(z=huge), Message()) is None
+
+
+def test_an_update_longer_than_a_block_is_measured_whole(params, monkeypatch):
+    monkeypatch.setattr("polyfed.engine.gate.BLOCK", 4)
+    field = Field("a row", rows=(10,), against="w")
+    gate = Gate(Wire(down={"w": field}, up={"w": field}), params.layout, DIMS, 1.0)
+    sent = Message(w=torch.ones(10))
+    assert gate.reason(Message(w=torch.ones(10) * 1.9), sent) is None
+    late = torch.ones(10)
+    late[9] = 1 + 1.1 * 10**0.5  # alone longer than what was sent
+    assert "is 3.48 long" in gate.reason(Message(w=late), sent)[1]

@@ -44,6 +44,14 @@ def test_a_client_whose_worker_dies_twice_is_lost_to_the_round(trial, failing, w
     assert run.progress.round == 3
 
 
+def test_who_was_to_come_next_after_a_client_whose_worker_dies_is_not_lost(trial, failing, workers, tmp_path):
+    marker = tmp_path / "deaths"
+    changes = {"method.how": "exit", "method.marker": str(marker), "split.clients": 8}
+    summary = trial.run(failing | changes, workers(2)).go()
+    assert marker.read_text() == "xx"
+    assert summary["lost"] == [[2, 1, "worker died"]]
+
+
 def test_below_the_quorum_the_round_is_drawn_again_and_in_the_end_the_run_fails(trial, failing, workers):
     run = trial.run(failing | {"method.how": "raise", "method.who": -1})
     with pytest.raises(RunFailed, match=r"round 2 fell below the quorum.*this client cannot count.*log\.txt"):
@@ -114,6 +122,11 @@ def test_whoever_is_not_back_by_the_deadline_is_lost(trial, failing, workers):
     assert summary["lost"] == [[2, 1, "deadline"]]
     assert summary["failed"] == {"deadline": 1}
     assert [times(run, k) for k in range(4)] == [3, 2, 3, 3]
+
+
+def test_nobody_is_late_because_he_waited_behind_another(trial, failing, workers):
+    changes = {"method.how": "sleep", "engine.deadline": 4.0, "split.clients": 8}
+    assert trial.run(failing | changes, workers(2)).go()["lost"] == [[2, 1, "deadline"]]
 
 
 def test_deadlines_do_not_wait_for_ever_even_if_all_are_late(trial, failing, workers):

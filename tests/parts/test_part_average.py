@@ -30,6 +30,13 @@ def test_one_row_is_its_own_average_bit_for_bit() -> None:
     assert torch.equal(average([row], shares([17], "sample")), row)
 
 
+def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, weights = list(torch.randn(7, 1003)), shares(range(1, 8), "sample")
+    whole = average(rows, weights)
+    monkeypatch.setattr("polyfed.parts.average.BLOCK", 100)
+    assert torch.equal(average(rows, weights), whole)
+
+
 @given(st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=4, max_size=4), min_size=1, max_size=6), st.data())
 def test_an_average_lies_within_its_rows_whatever_their_order(values: list[list[float]], data: st.DataObject) -> None:
     rows = torch.tensor(values)

@@ -8,9 +8,9 @@ from torch import Tensor
 
 def scaled(x: Tensor, mean: Tensor | None, std: Tensor | None) -> Tensor:
     """Raw rows as normalised float32, in the memory layout the convolutions want."""
+    given, x = x, x.to(torch.float32)
     if mean is not None and std is not None:
-        x = x.to(torch.float32, copy=True).sub_(mean).div_(std)
-    x = x.to(torch.float32)
+        x = (x - mean if x is given else x.sub_(mean)).div_(std)  # what was given stays as it is
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.contiguous()
 
 

@@ -190,15 +190,16 @@ class Workers:
         waiting = deque(sorted(jobs, key=lambda job: (-job.size, job.client)))
         deaths: Counter[int] = Counter()
         end = None if deadline is None else time.monotonic() + deadline
+        ahead = AHEAD if deadline is None else 0  # nobody is late because he waited behind another
         try:
-            self._hand_out(waiting)
+            self._hand_out(waiting, ahead)
             if meanwhile:
                 meanwhile()
             while busy := [w for w in self.workers if w.jobs]:
                 ready = wait([w.pipe for w in busy], timeout=PATIENCE)
                 for worker in [w for w in busy if w.pipe in ready]:
                     outcome = self._answer(worker, waiting, deaths)
-                    self._hand_out(waiting)
+                    self._hand_out(waiting, ahead)
                     if outcome is not None:
                         yield outcome
                 if end is not None and time.monotonic() > end:
@@ -214,11 +215,11 @@ class Workers:
             worker.end()
         self.workers = []
 
-    def _hand_out(self, waiting: deque[Job]) -> None:
-        """A job for every idle worker; and, while there are enough, the next one, so that nobody waits for us."""
-        for ahead in range(AHEAD + 1):
+    def _hand_out(self, waiting: deque[Job], ahead: int) -> None:
+        """A job for every idle worker; and, while there are enough, the next ones, so that nobody waits for us."""
+        for held in range(ahead + 1):
             for worker in self.workers:
-                if len(worker.jobs) == ahead and len(waiting) > ahead * len(self.workers):
+                if len(worker.jobs) == held and len(waiting) > held * len(self.workers):
                     job = waiting.popleft()
                     worker.do(job, self.store.get(job.client, job.version))
 

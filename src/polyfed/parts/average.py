@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 16  # numbers; stacking the rows for one matrix product costs several times as much as reading them
+BLOCK = 1 << 18  # numbers: the sum stays in the cache, rows are read at full speed; stacking them would cost more
 
 
 def shares(sizes: Sequence[int], weighting: str) -> Tensor:
