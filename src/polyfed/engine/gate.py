@@ -103,7 +103,7 @@ def _nonfinite(name: str) -> tuple[str, str]:
 def _distance(one: Tensor, other: Tensor) -> float:
     """The length of a difference, of which only a block is in memory at a time."""
     blocks = zip(one.split(BLOCK), other.split(BLOCK), strict=True)
-    return _length(torch.stack([torch.linalg.vector_norm(a - b) for a, b in blocks]))
+    return math.hypot(*(_length(a - b) for a, b in blocks))
 
 
 def _length(vector: Tensor) -> float:
