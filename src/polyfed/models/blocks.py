@@ -87,6 +87,13 @@ class AsImage(nn.Module):
         return x.unsqueeze(2).contiguous(memory_format=torch.channels_last)
 
 
+class Flat(nn.Module):
+    """Images as rows, pixel after pixel: nothing is copied where the channels lie last, nor is the gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.permute(0, 2, 3, 1).flatten(1)
+
+
 class MeanOverPixels(nn.Module):
     """Images as rows [B, C]."""
 

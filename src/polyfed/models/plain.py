@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import nn
 
 from polyfed.models.base import Net
-from polyfed.models.blocks import AsImage, Layers, chain, relus
+from polyfed.models.blocks import AsImage, Flat, Layers, chain, relus
 from polyfed.models.zoo import NORMED, PLAIN, BatchNormed, Zoo, family, head_bias
 from polyfed.registry import param
 
@@ -60,7 +60,7 @@ class ConvNet(Zoo):
             blocks.append(self._block(i, into, self.wide(channels)))
             into, sides = self.wide(channels), [(side + 2 * self.padding - self.kernel + 1) // 2 for side in sides]
         rows = into * prod(sides)
-        end: Layers = [("flatten", nn.Flatten())]
+        end: Layers = [("flatten", Flat())]
         for i, width in enumerate(self.hidden, len(blocks) + 1):
             end += [(f"fc{i}", nn.Linear(rows, self.wide(width))), (f"relu{i}", nn.ReLU())]
             rows = self.wide(width)
