@@ -184,3 +184,21 @@ def test_an_update_longer_than_a_block_is_measured_whole(params, monkeypatch):
     late = torch.ones(10)
     late[9] = 1 + 1.1 * 10**0.5  # alone longer than what was sent
     assert "is 3.48 long" in gate.reason(Message(w=late), sent)[1]
+
+
+def test_the_difference_is_taken_only_where_the_two_lengths_do_not_settle_it(params, monkeypatch):
+    field = Field("a row", rows=(4,), against="w")
+    wire, sent = Wire(down={"w": field}, up={"w": field}), Message(w=torch.ones(4))
+    taken = []
+    monkeypatch.setattr(
+        "polyfed.engine.gate._distance", lambda one, other: taken.append(1) or float((one - other).norm())
+    )
+    for norm, value, verdict, looked in (
+        (3.0, 1.9, None, 0),  # 3.8 + 2 <= 3 * 2
+        (3.0, 2.1, None, 1),  # 4.2 + 2 > 6, and 2.2 long
+        (3.0, 4.1, "norm", 1),  # 6.2 long
+        (3.0, math.nan, "nonfinite", 1),
+    ):
+        taken.clear()
+        found = Gate(wire, params.layout, DIMS, norm).reason(Message(w=torch.full((4,), value)), sent)
+        assert (kind(found) if found else None, len(taken)) == (verdict, looked)

@@ -77,8 +77,10 @@ class Gate:
         if field.kind == "integer" or (isinstance(value, Tensor) and not value.numel()):
             return None
         if field.kind == "number" or field.against is None:
-            return None if _finite(torch.as_tensor(value)) else _nonfinite(name)
+            return None if finite(torch.as_tensor(value)) else _nonfinite(name)
         sent = down[field.against].reshape(-1, value.numel())  # several models: the nearest counts
+        if len(sent) == 1 and self._surely_near(value, sent[0]):
+            return None
         length, nearest = min((_distance(value.reshape(-1), row), k) for k, row in enumerate(sent))
         if not math.isfinite(length):
             if not torch.isfinite(value).all():
@@ -88,6 +90,11 @@ class Gate:
         if length > limit:
             return "norm", f"the update of '{name}' is {length:.3g} long, more than gate.norm allows ({limit:.3g})"
         return None
+
+    def _surely_near(self, value: Tensor, sent: Tensor) -> bool:
+        """Whether the two lengths alone show it: a difference is no longer than both, and costs more to find."""
+        length = self._sent_length(sent)
+        return _length(value) + length <= self.norm * (length or 1.0)
 
     def _sent_length(self, sent: Tensor) -> float:
         """The length of a model that was sent; many clients get the same one."""
@@ -110,7 +117,7 @@ def _length(vector: Tensor) -> float:
     return float(torch.linalg.vector_norm(vector))
 
 
-def _finite(value: Tensor) -> bool:
+def finite(value: Tensor) -> bool:
     """Whether every value is finite: the length tells at once, unless it overflows."""
     return math.isfinite(_length(value.float())) or bool(torch.isfinite(value).all())
 

@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import torch
-
 from polyfed import rng
 from polyfed.config import Config
 from polyfed.engine.base import Crew
 from polyfed.engine.checkpoint import Checkpoints, Progress, state_of
 from polyfed.engine.evaluation import Evaluation
 from polyfed.engine.folder import RunFolder
-from polyfed.engine.gate import Gate
+from polyfed.engine.gate import Gate, finite
 from polyfed.engine.local import threads
 from polyfed.engine.memory import MemoryStore
 from polyfed.engine.reception import Reception
@@ -247,7 +245,7 @@ class Run:
             self._keep_plane(uploads)
         while self.server.said:
             self.say(f"round {number}: {self.server.said.pop(0)}")
-        if not torch.isfinite(self.server.params.flat).all():
+        if not finite(self.server.params.flat):
             raise RunFailed(f"the shared model is not finite after round {number}: lower train.lr or set train.clip")
         self._commit(number, accepted)
         self.evaluation.selected = {o.client: o.counts["selected"] for o in accepted if "selected" in o.counts}

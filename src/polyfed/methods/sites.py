@@ -280,10 +280,12 @@ class Server(Site):
         return self.model_of(uploads[0], mean) if name == "w" else mean
 
     def model_of(self, upload: Upload, floats: Tensor | None = None) -> Params:
-        """An upload as a whole model: the shared one with the slice it sent; other floats may stand for its own."""
+        """An upload as a whole model: the shared one with the slice it sent; new floats may stand for its own."""
+        integers = upload.message.get("w.integers", self.common.integers[:0])
+        if floats is not None and self.common.layout.is_whole(self.shared):
+            return Params(self.common.layout, floats, integers.clone())
         params = self.common.copy()
-        sent = upload.message["w"] if floats is None else floats
-        params.put(self.shared, sent, upload.message.get("w.integers", params.integers[:0]))
+        params.put(self.shared, upload.message["w"] if floats is None else floats, integers)
         return params
 
     def say(self, text: str) -> None:
