@@ -207,6 +207,5 @@ def channels(context: Any) -> tuple[Channel, Channel]:
     """Both ends, made before the fork: ours, which sends a round's model again and again, and a worker's."""
     mine, theirs = context.Pipe()
     down, up = _file(), _file()
-    return Channel(mine, Writer(down, repeats=True), Reader(up)), Channel(
-        theirs, Writer(up), Reader(down, private=True)
-    )
+    ours = Channel(mine, Writer(down, repeats=True), Reader(up))
+    return ours, Channel(theirs, Writer(up), Reader(down, private=True))
