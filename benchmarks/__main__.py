@@ -3,20 +3,22 @@
 import argparse
 import fnmatch
 import json
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import frozen, records, scale, server, speed
+from benchmarks import beside, frozen, records, scale, server, speed, startup, whole
 from benchmarks.cells import Cell, chosen
+from benchmarks.data import Shelf, name_of
 from benchmarks.measure import ROOT, Failed
 from benchmarks.results import Result, Store, code, environment
-from benchmarks.table import markdown
+from benchmarks.table import PLACES, markdown
 
 DOCS = ROOT / "docs" / "performance.md"
-BEGIN, END = "<!-- tables: python -m benchmarks --write-docs -->", "<!-- end of tables -->"
+RIVALS = ["pfl", "flower"]
 Measure = Callable[[Cell, Path, Sequence[str], Callable[[str], None]], Result]
 KINDS: dict[str, Measure] = {
     "speed": speed.measure,
@@ -24,6 +26,10 @@ KINDS: dict[str, Measure] = {
     "scale": scale.measure,
     "server": server.measure,
     "records": records.measure,
+    "whole": whole.measure,
+    "comparison": whole.measure_comparison,
+    "beside": beside.measure,
+    "startup": startup.measure,
 }
 
 
@@ -34,9 +40,10 @@ def run(
     say: Callable[[str], None],
     again: bool = False,
     kinds: dict[str, Measure] = KINDS,
+    shelf: Shelf | None = None,
 ) -> list[Result]:
     """The results of all cells: those that are there already, the others measured now; what fails is left out."""
-    found = []
+    found, shelf = [], shelf or Shelf()
     for number, cell in enumerate(cells, 1):
         if again:
             store.drop(cell)
@@ -44,6 +51,7 @@ def run(
         say(f"[{number}/{len(cells)}] {cell.name}{': done before' if result else ''}")
         if result is None:
             try:
+                shelf.want(name_of(cell), say)
                 busy = others()
                 result = store.put(cell, {"busy": busy, **kinds[cell.kind](cell, folder, store.rivals, say)})
             except Failed as failure:
@@ -73,18 +81,32 @@ def _ticks() -> list[int] | None:
         return None
 
 
-def write_docs(text: str, docs: Path = DOCS) -> None:
-    """Put the tables between their markers."""
-    page = docs.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    if BEGIN not in page or END not in rest:
-        raise SystemExit(f"{docs} has no place for tables: it needs the lines {BEGIN} and {END}")
-    docs.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+def markers(place: str) -> tuple[str, str]:
+    """The lines of the page between which the tables of a place stand."""
+    return f"<!-- {place}: python -m benchmarks --write-docs -->", f"<!-- end of {place} -->"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse, measure, print."""
+def write_docs(results: Sequence[Result], docs: Path = DOCS) -> None:
+    """Put the tables between their markers; a place for which nothing is measured keeps what it has."""
+    page, source = docs.read_text(encoding="utf-8"), environment()
+    for place, kinds in PLACES.items():
+        here = [result for result in results if result["cell"]["kind"] in kinds]
+        if here:
+            page = _filled(page, place, markdown(here, source))
+    docs.write_text(page, encoding="utf-8")
+
+
+def _filled(page: str, place: str, text: str) -> str:
+    begin, end = markers(place)
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    if begin not in page or end not in rest:
+        raise Failed(f"the page has no place for {place}: it needs the lines {begin} and {end}")
+    return f"{before}{begin}\n\n{text}\n{end}{after}"
+
+
+def asked(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "--full", action="store_true", help="all cells and all rivals, about an hour; else the short run"
@@ -99,21 +121,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--list", action="store_true", help="name the cells and end")
     parser.add_argument("--write-docs", action="store_true", help="only put what is measured into docs/performance.md")
     options = parser.parse_args(arguments)
+    default = RIVALS if options.full else RIVALS[:1]
+    options.rivals = [name for name in options.rivals.split(",") if name != "none"] if options.rivals else default
+    unknown = [name for name in options.rivals if name not in RIVALS]
+    if unknown:
+        parser.error(f"no rival is called {unknown[0]!r}: there are {', '.join(RIVALS)}, and none")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse, measure, print."""
+    options = asked(arguments)
     cells = [c for c in chosen(options.full, options.quick) if fnmatch.fnmatch(c.name, options.only)]
     if options.list or not cells:
         print("\n".join(c.name for c in cells) or "no cell has such a name")
         return
-    rivals = (options.rivals or ("pfl,flower" if options.full else "pfl")).split(",")
+    if not hasattr(os, "fork"):
+        raise Failed("the benchmarks need a system with processes that fork and stop: Linux or macOS")
     mode = ("full" if options.full else "short") + ("-quick" if options.quick else "")
-    store = Store(options.out / mode, [r for r in rivals if r != "none"], code())
+    store = Store(options.out / mode, options.rivals, code())
     if options.write_docs:
         results = [result for cell in cells if (result := store.get(cell))]
     else:
         results = run(cells, store, options.out, lambda text: print(text, file=sys.stderr, flush=True), options.again)
-    text = markdown(results, environment())
+    if not results:
+        why = "leave out --write-docs first" if options.write_docs else "why each cell was left out stands above"
+        raise Failed(f"nothing is measured with these sources: {why}")
     if options.write_docs:
-        write_docs(text)
+        write_docs(results)
         return
+    text = markdown(results, environment())
     print(text)
     (store.folder / "table.md").write_text(text, encoding="utf-8")
     made = json.dumps({"environment": environment(), "results": results}, indent=1)
@@ -125,7 +162,16 @@ def stopped(*_: object) -> None:
     sys.exit("stopped; what is finished is kept, the same command goes on")
 
 
+def call() -> None:
+    """The command; whatever happens on a machine, it ends in a sentence."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), stopped)
+    try:
+        main()
+    except (Failed, OSError) as failure:
+        sys.exit(f"benchmarks: {failure}")
+
+
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stopped)
-    main()
+    call()

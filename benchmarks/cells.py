@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Tree = dict[str, Any]
-Kind = Literal["speed", "frozen", "scale", "server", "records"]
+Kind = Literal["speed", "frozen", "scale", "server", "records", "whole", "comparison", "beside", "startup"]
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,40 @@ FROZEN = [
     _frozen("mupfl", "class gradients (PKCF)", {"bavd": False}, "train"),
 ]
 SCALE = [_scale(method) for method in ("fedavg", "fedper", "map")]
-SERVER = [_server("average", 3), _server("acmu", 4), _server("distfl", 4)]
+SERVER = [_server("average", 3), _server("acmu", 2), _server("distfl", 4)]
 RECORDS = [Cell("progress and records", "records", {**SPEED[0].work, "rounds": 4})]
-CELLS = [*SPEED, *FROZEN, *SCALE, *SERVER, *RECORDS]
+
+# from command to table, at default settings; 300 samples of every class, so that FedAvg takes some seconds
+LIMIT = 300
+WHOLE: Tree = {"model": "lenet", "split": {"clients": 20}, "rounds": 10, "train": {"epochs": 2}}
+SYSTEMS = ("fedper", "fedrep", "fedcrc", "map", "ecl", "ditto", "distfl", "mupfl")
+SHORT = ("fedper", "mupfl", "distfl")
+
+
+def _tree(workers: int | None, limit: int = LIMIT) -> Tree:
+    engine = {"name": "local", "workers": workers}
+    return {**WHOLE, "data": {"name": "fashion-mnist", "limit": limit}, "engine": engine}
+
+
+def _whole(method: str, workers: int) -> Cell:
+    name = f"whole {method}, {f'{workers} workers' if workers else 'one process'}"
+    starred = not workers and method in SHORT
+    return Cell(name, "whole", {"tree": {**_tree(workers), "method": method}}, starred, 2 if workers else 3)
+
+
+def _ten_times(method: str) -> Cell:
+    tree = {**_tree(2, 10 * LIMIT), "method": method}
+    return Cell(f"whole {method}, 2 workers, ten times the data", "whole", {"tree": tree}, repeats=1)
+
+
+RUNS = [
+    *(_whole(method, workers) for workers in (0, 2) for method in SYSTEMS),
+    *(_ten_times(method) for method in ("fedper", "map", "ditto")),
+    Cell("whole comparison", "comparison", {"tree": {**_tree(None), "methods": [*SYSTEMS], "seeds": 2}}, repeats=1),
+    Cell("whole fedavg beside others", "beside", {"tree": {**_tree(2), "method": "fedavg"}}, repeats=1),
+    Cell("whole start", "startup", {}, repeats=7),
+]
+CELLS = [*SPEED, *FROZEN, *SCALE, *SERVER, *RECORDS, *RUNS]
 
 
 def small(cell: Cell) -> Cell:
@@ -88,6 +119,8 @@ def small(cell: Cell) -> Cell:
         tree["data"] = {**tree["data"], "limit": 40}
         if "split" in tree:
             tree["split"] = {**tree["split"], "clients": 20}
+        if "rounds" in tree:
+            tree["rounds"] = 2
     least = {"rounds": 1, "clients": 2, "per_round": 10, "small": 20, "large": 100, "uploads": 20, "width": 0.2}
     return replace(cell, work=work | {key: value for key, value in least.items() if key in work}, repeats=1, quick=True)
 

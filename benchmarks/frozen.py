@@ -5,6 +5,7 @@ frozen part on every one of them. Class gradients (CReFF, PKCF) run the body on 
 """
 
 import argparse
+import gc
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -95,6 +96,8 @@ def work(tree: dict[str, Any], kind: Any, clients: int, cached: bool) -> tuple[f
     made: dict[str, np.ndarray] = {}
     for number in range(clients + 1):
         if number == 1:
+            gc.collect()
+            gc.freeze()  # or a collection of all that was imported falls into one side's few milliseconds, by chance
             timer.seconds = 0.0  # the first one warms up
         outcome = there.do(Job(kind, number, 1, here.method.send(server, number)), None)
         if outcome.error:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,40 +44,60 @@ class Side:
 
 def around(side: Side) -> dict[str, str]:
     """The environment a side runs in."""
-    return {**os.environ, **QUIET, "PYTHONPATH": str(ROOT), **side.env}
+    sources = os.pathsep.join([str(ROOT), str(ROOT / "src")])  # what is measured is what lies here
+    return {**os.environ, **QUIET, "PYTHONPATH": sources, **side.env}
 
 
 def started(side: Side, words: IO[str], stdin: int | None = None) -> "subprocess.Popen[str]":
     """A side's process, the head of a group of its own."""
-    return subprocess.Popen(
-        side.command,
-        env=around(side),
-        cwd=ROOT,
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=words,
-        text=True,
-        start_new_session=True,
-    )
+    try:
+        return subprocess.Popen(
+            side.command,
+            env=around(side),
+            cwd=ROOT,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=words,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise Failed(f"{side.command[0]} cannot be started: {error.strerror or error}") from None
 
 
-def once(side: Side) -> Numbers:
-    """Run a side to its end; what it printed last, and the peak memory of all its processes in bytes."""
-    with tempfile.TemporaryFile("w+") as words:
+@contextlib.contextmanager
+def listening() -> Iterator[IO[str]]:
+    """A file for what a side says on stderr."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words:
+        yield words
+
+
+def finished(side: Side) -> tuple[str, Numbers]:
+    """Run a side to its end: what it printed, its seconds from start to end, and the peak memory of its processes."""
+    with listening() as words:
+        begun = time.perf_counter()
         process = started(side, words)
         with ended(process), memory_of(process.pid) as peak:
             try:
                 said, _ = process.communicate(timeout=TIMEOUT)
             except subprocess.TimeoutExpired:
                 raise Failed(f"no answer after {TIMEOUT} seconds") from None
+            seconds = time.perf_counter() - begun
         words.seek(0)
         complaint = last_words(words.read())
-    lines = said.strip().splitlines()
-    if process.returncode or not lines:
+    if process.returncode:
         raise Failed(complaint)
+    return said, {"seconds": seconds, "memory": peak()}
+
+
+def once(side: Side) -> Numbers:
+    """Run a side to its end; what it printed last, and the peak memory of all its processes in bytes."""
+    said, took = finished(side)
+    lines = said.strip().splitlines() or ["nothing"]
     try:
-        return {**json.loads(lines[-1]), "memory": peak()}
-    except ValueError:
+        return {**json.loads(lines[-1]), "memory": took["memory"]}
+    except (ValueError, TypeError):
         raise Failed(f"no numbers but: {lines[-1][:300]}") from None
 
 
@@ -161,7 +182,12 @@ def processor_time(processes: Sequence[int]) -> float:
     return spent / os.sysconf("SC_CLK_TCK")
 
 
-def interleaved(sides: Mapping[str, Side], repeats: int, say: Callable[[str], None]) -> dict[str, list[Numbers | None]]:
+def interleaved(
+    sides: Mapping[str, Side],
+    repeats: int,
+    say: Callable[[str], None],
+    measured: Callable[[Side], Numbers] = lambda side: once(side),
+) -> dict[str, list[Numbers | None]]:
     """Every side so often in fresh processes, to and fro: neighbours stay so. Who fails is not tried again."""
     found: dict[str, list[Numbers | None]] = {name: [] for name in sides}
     names = list(sides)
@@ -170,7 +196,7 @@ def interleaved(sides: Mapping[str, Side], repeats: int, say: Callable[[str], No
             if found[name] and found[name][-1] is None:
                 continue
             try:
-                found[name].append(once(sides[name]))
+                found[name].append(measured(sides[name]))
                 say(f"{name}: {brief(found[name][-1])}")
             except Failed as failure:
                 found[name].append(None)

@@ -11,8 +11,8 @@ import polyfed
 from benchmarks.task import Task, Tree
 from benchmarks.turns import Rounds
 from polyfed.api import Result
-from polyfed.engine.rounds import Watch
 from polyfed.errors import Interrupted
+from polyfed.measure.watch import Watch
 
 NEVER = 1_000_000
 

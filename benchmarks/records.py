@@ -29,8 +29,8 @@ def work(given: dict[str, Any]) -> dict[str, float]:
     import rich.live
 
     from benchmarks.ours import NEVER, clocked
-    from polyfed.engine.folder import RunFolder
     from polyfed.engine.rounds import Run
+    from polyfed.engine.run_folder import RunFolder
     from polyfed.errors import Interrupted
     from polyfed.measure.recorder import Recorder
     from polyfed.report.progress import Live, live

@@ -71,7 +71,7 @@ def work(given: dict[str, Any], clients: int) -> None:
     from polyfed.engine.rounds import Run
 
     made = federation(given["tree"], clients, given["samples"])
-    worlds.federation_of = lambda config: made  # workers are forked and inherit it
+    worlds.federation_of = lambda config, device=worlds.CPU: made  # workers are forked and inherit it
 
     def store(run: Run) -> MemoryStore:
         return MemoryStore(run.folder.path / "memory", given["ram"])

@@ -41,7 +41,7 @@ def work(given: dict[str, Any]) -> dict[str, Any]:
     size = world.resident.layout.n_weights
     count = fitting(given["uploads"], size, given["copies"])
     server = server_of(world, count)
-    rows = torch.randn(count, size, generator=torch.Generator().manual_seed(0)).mul_(0.01).add_(server.params.weights)
+    rows = torch.randn(count, size, generator=torch.Generator().manual_seed(0)).mul_(0.01).add_(server.shared.weights)
     ours, bare = SIDES[given["what"]](world, server, rows)
     seconds: dict[str, list[float]] = {"ours": [], "bare": []}
     for _ in range(TURNS):
@@ -80,9 +80,9 @@ def acmu(world: Any, server: Any, rows: Any) -> Calls:
     uploads = uploads_of(rows)
 
     def merged() -> None:
-        before = server.params
+        before = server.shared
         world.method.merge(server, uploads)
-        server.params = before
+        server.shared = before
 
     return merged, lambda: rows @ rows.T
 

@@ -24,6 +24,11 @@ def rate(numbers: Numbers) -> float:
     return numbers["samples"] / numbers["seconds"]
 
 
+def computed(numbers: Numbers) -> float:
+    """Samples per second of processor time; no number where there is no /proc to read it from."""
+    return numbers["samples"] / (numbers["cpu"] or float("nan"))
+
+
 def measure(cell: Cell, folder: Path, rivals: Sequence[str], say: Say) -> Result:
     """Calibrate the layouts, then all sides in turn."""
     path = Path(once(Side.python("task", *arguments(cell, folder)))["task"])
@@ -48,7 +53,7 @@ def measure(cell: Cell, folder: Path, rivals: Sequence[str], say: Say) -> Result
         "calibration": calibration,
         "sides": found,
         "ratios": ratios,
-        "processor": spread(paired(found["ours"], found["limit"], lambda n: n["samples"] / n["cpu"])),
+        "processor": spread(paired(found["ours"], found["limit"], computed)),
         "failed": failed,
         "work": in_words(Task.load(path)),
     }
@@ -75,15 +80,16 @@ def pfl(path: Path, best: Layout, calibration: Rates, say: Say) -> Side:
     dataclasses.replace(task, selected=[few] * 3, per_turn=1).save(short)
     ways = [way for way in map(Layout.parse, calibration) if way.channels_last == best.channels_last]
     ways = [way for way in ways if calibration[str(way)] >= HOPE * calibration[str(best)]]
-    tried = take_turns({str(way): _pfl(short, way) for way in ways}, 2, lambda text: None) if len(ways) > 1 else {}
+    tried = take_turns({str(way): pfl_side(short, way) for way in ways}, 2, lambda text: None) if len(ways) > 1 else {}
     rates = {way: max((rate(n) for n in tried.get(str(way), []) if n), default=0.0) for way in ways}
     chosen = max(rates, key=lambda way: rates[way])
     say(f"pfl runs as {chosen}, of {', '.join(map(str, ways))}")
-    return _pfl(path, chosen)
+    return pfl_side(path, chosen)
 
 
-def _pfl(path: Path, way: Layout) -> Side:
-    programs, flags = environment("pfl"), ["--channels-last"] if way.channels_last else []
+def pfl_side(path: Path, way: Layout, whole: bool = False) -> Side:
+    """pfl in a layout; in turns, or all rounds at once."""
+    programs, flags = environment("pfl"), ["--channels-last"] * way.channels_last + ["--whole"] * whole
     start = [str(programs / "python")]
     if way.processes > 1:
         start = [str(programs / "torchrun"), "--standalone", "--nproc-per-node", str(way.processes)]
@@ -93,7 +99,12 @@ def _pfl(path: Path, way: Layout) -> Side:
 
 def flower(path: Path, best: Layout, calibration: Rates, say: Say) -> Side:
     """Flower in the limit's memory format."""
-    flags = ["--channels-last"] if best.channels_last else []
+    return flower_side(path, best)
+
+
+def flower_side(path: Path, way: Layout, whole: bool = False) -> Side:
+    """Flower, tuned; in turns, or all rounds at once."""
+    flags = ["--channels-last"] * way.channels_last + ["--whole"] * whole
     start = [str(environment("flower") / "python"), "-m", "benchmarks.rivals.flower_sim"]
     return Side([*start, str(path), *flags], {"OMP_NUM_THREADS": "1"})
 

@@ -8,6 +8,10 @@ from typing import Any
 from benchmarks.measure import Numbers
 from benchmarks.results import Result
 
+PLACES: dict[str, tuple[str, ...]] = {  # of docs/performance.md, and the kinds of cells whose tables stand there
+    "tables": ("speed", "frozen", "scale", "server", "records"),
+    "whole runs": ("whole", "comparison", "beside", "startup"),
+}
 BUSY = 0.1  # share of the machine that others may use before the numbers are called provisional
 
 
@@ -68,6 +72,13 @@ def megabytes(numbers: Iterable[Numbers | None]) -> str:
     return "-" if found is None else f"{found / 2**20:.0f}"
 
 
+def percent(share: Numbers) -> str:
+    """A share with its range."""
+    if share["count"] == 1:
+        return f"{share['median']:.0%}"
+    return f"{share['median']:.0%} ({share['least']:.0%} to {share['most']:.0%})"
+
+
 def seconds(value: float | None) -> str:
     """A time that explains a ratio; never a verdict."""
     return "-" if value is None else f"{value:.3g} s"
@@ -123,6 +134,35 @@ def _records_row(result: Result) -> list[str]:
     return [result["cell"]["name"], f"{share['median']:.2%} ({share['least']:.2%} to {share['most']:.2%})"]
 
 
+def _whole_row(result: Result) -> list[str]:
+    work, ratios = result["cell"]["work"]["tree"], result["ratios"]
+    times = (seconds(middle(result["sides"][side], lambda n: n["seconds"])) for side in (work["method"], "fedavg"))
+    return [
+        result["cell"]["name"].removeprefix("whole "),
+        *times,
+        spread(ratios["fedavg"], "x"),
+        f"{result['needs']:.2f}x",
+        spread(ratios["arithmetic"], "x"),
+        *(percent(result["shares"][side]) for side in (work["method"], "fedavg")),
+    ]
+
+
+def _comparison_row(result: Result) -> list[str]:
+    times = (seconds(middle(result["sides"][f"jobs={jobs}"], lambda n: n["seconds"])) for jobs in (1, "auto"))
+    return [f"{result['runs']} runs", *times, spread(result["ratios"]["jobs"], "x"), "the same"]
+
+
+def _beside_row(result: Result) -> list[str]:
+    rivals = ("pfl", "flower", "flower example")
+    ours = seconds(middle(result["sides"]["ours"], lambda n: n["seconds"]))
+    return [result["cell"]["name"].removeprefix("whole "), ours, *(_against(result, rival) for rival in rivals)]
+
+
+def _startup_row(result: Result) -> list[str]:
+    times = (seconds(middle(result["sides"][side], lambda n: n["seconds"])) for side in ("polyfed", "torch"))
+    return ["polyfed run, digits", *times, spread(result["ratios"]["torch"], "x")]
+
+
 Table = tuple[str, tuple[str, ...], Callable[[Result], list[str]]]
 TABLES: dict[str, Table] = {
     "speed": (
@@ -141,6 +181,25 @@ TABLES: dict[str, Table] = {
         _server_row,
     ),
     "records": ("Progress and records", ("cell", "share of a round"), _records_row),
+    "whole": (
+        "From command to table",
+        (
+            "run", "seconds", "FedAvg's", "times FedAvg's", "arithmetic needs", "times that",
+            "client work", "FedAvg's client work",
+        ),
+        _whole_row,
+    ),
+    "comparison": (
+        "A comparison of eight methods and two seeds",
+        ("what", "one after the other", "jobs=auto", "faster", "fingerprints"),
+        _comparison_row,
+    ),
+    "beside": (
+        "FedAvg from command to end, beside others",
+        ("run", "polyfed", "pfl", "Flower, tuned", "Flower as its examples"),
+        _beside_row,
+    ),
+    "startup": ("Before the first round", ("what", "polyfed", "import torch", "ratio"), _startup_row),
 }  # fmt: skip
 
 
@@ -193,6 +252,30 @@ def claims(results: Sequence[Result]) -> list[Claim]:
     made += _worst(results, "scale", "round", "a round with 10 000 clients, times one with 200, worst", 1.2, True)
     made += _worst(results, "scale", "memory", "memory with 10 000 clients, times that with 200, worst", 1.2, True)
     made += _worst(results, "records", "round", "progress and records, share of a round", 0.01, True)
+    made += _whole_claims([r for r in results if r["cell"]["kind"] == "whole"])
+    made += _worst(results, "comparison", "jobs", "a comparison with jobs=auto, times as fast", 1.25, False)
+    made += _worst(results, "startup", "torch", "start-up before the first round, times import torch", 1.5, True)
+    return made
+
+
+MOST = {  # times FedAvg's whole run
+    "fedper": 1.3, "fedrep": 1.3, "fedcrc": 1.3, "map": 1.3, "ecl": 1.5, "ditto": 2.1, "distfl": 2.0, "mupfl": 2.0,
+}  # fmt: skip
+TRAINERS = ("fedavg", "fedper", "map", "ditto")  # whose wall clock must be their clients'
+
+
+def _whole_claims(results: Sequence[Result]) -> list[Claim]:
+    """Ratios to FedAvg's run, and shares of client work, at the cells' data and at ten times as much."""
+    made: list[Claim] = []
+    usual, large = ([r for r in results if ("ten times" in r["cell"]["name"]) is more] for more in (False, True))
+    for method, most in MOST.items():
+        of_method = [r for r in usual if r["cell"]["work"]["tree"]["method"] == method]
+        made += _worst(of_method, "whole", "fedavg", f"{method}, times FedAvg's whole run, worst", most, True)
+    for some, least, where in ((usual, 0.7, ""), (large, 0.85, " at ten times the data")):
+        for method in TRAINERS:
+            shares = [r["shares"][method]["median"] for r in some if method in r["shares"]]
+            if shares:
+                made.append(Claim(f"{method}, share of client work{where}, worst", min(shares), least))
     return made
 
 

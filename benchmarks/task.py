@@ -18,7 +18,7 @@ class Task:
     """What every side trains: `selected[0]` is the warm-up round, the others are measured in turns."""
 
     config: Tree  # polyfed's own description of the same experiment
-    arrays: str  # an .npz: x, y in client order and the order of the first round's batches; offsets of the clients
+    arrays: str  # an .npz: x, y in client order and the order of the first round's batches, offsets; the same of tests
     model: str
     shape: tuple[int, ...]
     classes: int
@@ -43,6 +43,12 @@ class Task:
         """Every client's inputs and labels, in the order of its batches."""
         with np.load(self.arrays, allow_pickle=False) as file:
             x, y, offsets = file["x"], file["y"], file["offsets"]
+        return [(x[a:b], y[a:b]) for a, b in itertools.pairwise(offsets)]
+
+    def tests(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Every client's test samples; nothing where the experiment has none."""
+        with np.load(self.arrays, allow_pickle=False) as file:
+            x, y, offsets = file["test_x"], file["test_y"], file["test_offsets"]
         return [(x[a:b], y[a:b]) for a, b in itertools.pairwise(offsets)]
 
     def turn(self, number: int) -> list[list[int]]:
@@ -100,7 +106,8 @@ def _write_arrays(config: Any, federation: Any, folder: Path) -> Path:
 
     from polyfed.rng import generator
 
-    described = json.dumps([config.data.dump(), config.dump()["split"], config.seed, federation.shape], default=str)
+    parts = [config.data.dump(), config.dump()["split"], config.seed, federation.shape, "with tests"]
+    described = json.dumps(parts, default=str)
     path = folder / f"arrays-{hashlib.sha256(described.encode()).hexdigest()[:16]}.npz"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,13 +115,20 @@ def _write_arrays(config: Any, federation: Any, folder: Path) -> Path:
         for client in federation.clients:
             order = generator(config.seed, "batches", 1, client.id, 0, 0).permutation(len(client.train))
             taken.append(client.train.take(torch.from_numpy(order)))
-        x = np.concatenate([np.ascontiguousarray(inputs.numpy()) for inputs, _ in taken])
-        y = np.concatenate([labels.numpy() for _, labels in taken])
-        offsets = np.cumsum([0, *(len(labels) for _, labels in taken)])
+        tests = [client.test.take(torch.arange(len(client.test))) for client in federation.clients]
         aside = path.with_suffix(".tmp.npz")
-        np.savez(aside, x=x, y=y, offsets=offsets)
+        np.savez(aside, **_joined(taken, ""), **_joined(tests, "test_"))  # type: ignore[arg-type]
         aside.rename(path)
     return path
+
+
+def _joined(taken: list[tuple[Any, Any]], prefix: str) -> dict[str, np.ndarray]:
+    """The samples of all clients one after the other, and where each client's begin."""
+    return {
+        f"{prefix}x": np.concatenate([np.ascontiguousarray(inputs.numpy()) for inputs, _ in taken]),
+        f"{prefix}y": np.concatenate([labels.numpy() for _, labels in taken]),
+        f"{prefix}offsets": np.cumsum([0, *(len(labels) for _, labels in taken)]),
+    }
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from benchmarks.measure import (
     ended,
     family,
     last_words,
+    listening,
     memory,
     memory_of,
     processor_time,
@@ -115,7 +115,7 @@ class Player:
 @contextmanager
 def playing(side: Side) -> Iterator[tuple[Player, Callable[[], int | None]]]:
     """A side that is ready, and the most memory it was seen with; in the end nothing of it stays."""
-    with tempfile.TemporaryFile("w+") as words:
+    with listening() as words:
         process = started(side, words, stdin=subprocess.PIPE)
         with ended(process):
             with memory_of(process.pid) as peak:  # while it warms up: looking on would slow its turns down

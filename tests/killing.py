@@ -61,9 +61,14 @@ def children(pid: int) -> list[int]:
     return [p for p in everybody if (found := _stat(p)) and int(found[1]) == pid and found[0] not in "ZX"]
 
 
+def descendants(pid: int) -> list[int]:
+    """The children of a process, and theirs."""
+    return [below for child in children(pid) for below in (child, *descendants(child))]
+
+
 def watch(pid: int) -> Watched:
-    """A process and its workers."""
-    pids = [pid, *children(pid)]
+    """A process and its workers, or its cells and theirs."""
+    pids = [pid, *descendants(pid)]
     born = {p: found[19] for p in pids if (found := _stat(p))}
     return Watched(born, frozenset(name for p in pids for name in _shared_names(p)))
 

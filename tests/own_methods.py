@@ -3,26 +3,36 @@
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import nn
 
-from polyfed.message import Field, Message, Wire
-from polyfed.methods.base import Client, Method
-from polyfed.registry import param
+from polyfed.methods import Client, Field, Message, Method, Samples, Server, Upload, Wire, cross_entropy, mix, param
 
 
 class Counting(Method):
     """FedAvg whose clients count their rounds and keep the running mean of their models."""
+
+    keeps = {"times": "how many rounds it trained", "mean": "the running mean of its models"}
 
     def train(self, client: Client) -> Message:
         upload = super().train(client)
         memory = client.memory
         memory.times = memory.get("times", 0) + 1
         mean = memory.get("mean")
-        memory.mean = client.params.copy() if mean is None else mean.mix(client.params, 1 / memory.times)
+        memory.mean = client.live.copy() if mean is None else mean.mix(client.live, 1 / memory.times)
         return upload
+
+
+class Mixed(Counting):
+    """The shared model and the client's running mean answer together."""
+
+    def predictor(self, client: Client) -> nn.Module:
+        own = client.frozen(client.memory.get("mean", client.shared)).model
+        return mix([(client.model, 1), (own, 3)], how="probabilities")
 
 
 class Striking(Counting):
@@ -113,7 +123,7 @@ class Sharing(Method):
     """Uploads its live values instead of a copy and changes what it received: must not matter to anybody else."""
 
     def wire(self) -> Wire:
-        size = Field("numbers", rows=("any",))
+        size = Field("numbers", rows=("any",), bound=100.0)
         return super().wire().also(down={"sent": size}, up={"seen": size})
 
     def send(self, server, id: int) -> Message:
@@ -126,15 +136,50 @@ class Sharing(Method):
     def train(self, client: Client) -> Message:
         self.local(client)
         client.received.sent.add_(client.id)
-        upload = Message(w=client.params.flat, seen=client.received.sent)
-        if len(client.params.integers):
-            upload["w.integers"] = client.params.integers
+        upload = Message(w=client.live.flat, seen=client.received.sent)
+        if len(client.live.integers):
+            upload["w.integers"] = client.live.integers
         return upload
 
 
 class Finishing(Counting):
     """Counts in `finish` too, so that a finish round done twice would show."""
 
+    keeps = {"ends": "how often it finished", "last": "the model it finished with"}
+
     def finish(self, client: Client) -> None:
         client.memory.ends = client.memory.get("ends", 0) + 1
-        client.memory.last = client.params.copy()
+        client.memory.last = client.live.copy()
+
+
+class FinishesSometimes(Method):
+    """FedAvg whose finish trains on, and raises on the first clients."""
+
+    keeps = {"tuned": "the model that finish trained on"}
+    fails: int = param(1, "so many clients fail", ge=0)
+
+    def finish(self, client: Client) -> None:
+        if client.id < self.fails:
+            raise RuntimeError("no time for that")
+        self.local(client)
+        client.memory.tuned = client.live.copy()
+
+    def adapt(self, client: Client) -> None:
+        if "tuned" in client.memory:
+            client.load(client.memory.tuned)
+
+
+class ServerFits(Method):
+    """FedAvg whose server trains the averaged model on rows of its own, in two stages that share their momentum."""
+
+    def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
+        super().merge(server, uploads)
+        server.live.set(server.shared)
+        draw = server.draw("rows")
+        x = torch.from_numpy(draw.normal(size=(24, *server.task.shape)).astype("float32"))
+        rows = Samples.of(x, torch.arange(24) % server.task.classes)
+        server.fit(cross_entropy, rows, steps=2, batch=5)
+        server.fit(cross_entropy, rows, steps=2, batch=5, go_on=True)
+        server.fit(cross_entropy, rows, steps=1, batch=5)
+        server.record("steps", [server.steps, len(server.tally.losses)])
+        server.shared = server.live.copy()

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from polyfed.config import (
     Train,
+    deciding,
+    differences,
     make_config,
     merge,
     named_sections,
@@ -20,6 +23,8 @@ from polyfed.config import (
     unflatten,
     write_yaml,
 )
+from polyfed.data.sources.arrays import Arrays
+from polyfed.engine.work import federation_of
 from polyfed.errors import UsageError
 
 
@@ -275,3 +280,42 @@ class TestConfig:
     @pytest.mark.parametrize("device", ["auto", "cpu"])
     def test_device(self, device: str) -> None:
         assert make_config({"device": device}).device == device
+
+
+# ---- the partition that data come with
+
+
+def test_data_with_users_have_them_as_clients_unless_told_otherwise(tmp_path):
+    rows = {"x": np.zeros((6, 2), "float32"), "y": np.arange(6) % 2}
+    for name in ("north", "south", "west"):
+        (tmp_path / name).mkdir()
+        np.savez(tmp_path / name / "samples.npz", **rows)
+    folder = {"data": {"name": "folder", "root": str(tmp_path)}}
+    split = make_config(folder).split
+    assert (split.partition.name, split.clients) == ("users", None)
+    assert make_config(folder, {"split": {"partition": "iid"}}).split.partition.name == "iid"
+    assert [client.name for client in federation_of(make_config(folder)).clients] == ["north", "south", "west"]
+    with pytest.raises(UsageError, match=r"'split.alpha' for partition 'users'; these data have users"):
+        make_config(folder, {"split": {"alpha": 0.1}})
+
+
+def test_arrays_with_users_have_them_as_clients_and_others_are_divided():
+    x, y = np.zeros((6, 2), "float32"), np.arange(6) % 2
+    assert make_config({"data": Arrays.hold(x, y)}).split.partition.name == "dirichlet"
+    assert make_config({"data": Arrays.hold(x, y, users=list("aabbcc"))}).split.partition.name == "users"
+
+
+def test_there_are_as_many_clients_as_domains_unless_told_otherwise(tmp_path):
+    for name in ("photo", "sketch"):
+        (tmp_path / name).mkdir()
+        np.savez(tmp_path / name / "samples.npz", x=np.zeros((8, 2), "float32"), y=np.arange(8) % 2)
+    tree = {"data": {"name": "folder", "root": str(tmp_path)}, "split": {"partition": "domains"}}
+    assert len(federation_of(make_config(tree)).clients) == 2
+    assert len(federation_of(make_config(tree, {"split": {"clients": 4}})).clients) == 4
+
+
+def test_who_does_the_work_may_change_between_sittings_but_not_the_threads_that_decide_bits():
+    one, two = (deciding(make_config({"engine": {"workers": 1, "server_threads": n}}).dump()) for n in (1, 2))
+    assert differences(one, two) == ["engine.server_threads (1, now 2)"]
+    other = deciding(make_config({"engine": {"workers": 2}, "checkpoint": {"every": 3}}).dump())
+    assert differences(one, other) == []

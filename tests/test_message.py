@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 import by_hand
+from polyfed.errors import UsageError
 from polyfed.message import Bundle, Field, Memory, Message, State, Wire, digest_of
 from polyfed.params import Params, head
 
@@ -264,8 +265,8 @@ def test_pickling_keeps_the_kind(kind: type[Bundle]) -> None:
 
 def test_a_wire_with_more_fields_leaves_the_first_as_it_was() -> None:
     base = Wire(down={"w": Field("model", part=head)}, up={"w": Field("trained", part=head, against="w")})
-    control = Field("control", rows=("P",))
-    more = base.also(down={"c": control}, up={"w": Field("mine", part=head), "c": control})
+    control = Field("control", rows=("P",), like="w")
+    more = base.also(down={"c": control}, up={"w": Field("mine", part=head, against="w"), "c": control})
     assert set(base.down) == set(base.up) == {"w"}
     assert set(more.down) == set(more.up) == {"w", "c"}
     assert (more.down["w"].what, more.up["w"].what) == ("model", "mine")
@@ -273,20 +274,21 @@ def test_a_wire_with_more_fields_leaves_the_first_as_it_was() -> None:
 
 
 def test_whether_sums_are_enough_is_asked_of_the_uploads_only() -> None:
-    summed, alone = Field("s"), Field("a", summed=False)
+    summed, alone = Field("s", bound=1.0, summed=True), Field("a", bound=1.0)
     assert Wire().only_sums
     assert Wire(up={"a": summed}).only_sums
     assert Wire(down={"a": alone}, up={"b": summed}).only_sums
     assert not Wire(up={"a": summed, "b": alone}).only_sums
+    assert Wire(up={"a": summed, "b": alone}).summing("b").only_sums
 
 
 def test_a_wire_is_described_in_words() -> None:
     wire = Wire(
         down={"w": Field("the shared model", part=head)},
         up={
-            "g": Field("class gradients", rows=("n", "C", 3), optional=True),
-            "ids": Field("classes", rows=("n",), kind="integer"),
-            "choice": Field("its cluster", kind="number"),
+            "g": Field("class gradients", rows=("n", "C", 3), optional=True, like="w"),
+            "ids": Field("classes", rows=("n",), kind="integer", below="C"),
+            "choice": Field("its cluster", kind="number", below=2),
         },
     )
     assert wire.describe() == {
@@ -297,3 +299,61 @@ def test_a_wire_is_described_in_words() -> None:
             "choice": "its cluster: a number",
         },
     }
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        (Field("rows", rows=("n",)), "sets no limit to 'x'.*against=, like= or bound="),
+        (Field("a model", part=head), "sets no limit to 'x'"),
+        (Field("a number", kind="number"), "sets no limit to 'x'"),
+        (Field("ids", rows=("n",), kind="integer"), "sets no limit to 'x'.*below="),
+        (Field("rows", rows=("n",), against="c"), "measures 'x' by 'c', which is not always sent"),
+        (Field("rows", rows=("n",), like="maybe"), "measures 'x' by 'maybe', which is not always sent"),
+    ],
+)
+def test_what_clients_send_must_have_a_limit(field: Field, told: str) -> None:
+    down = {"w": Field("model", part=head), "maybe": Field("rows", rows=("n",), optional=True)}
+    with pytest.raises(UsageError, match=told):
+        Wire(down=down, up={"x": field})
+    Wire(down={**down, "x": field})
+
+
+# ---- names a memory keeps for itself
+
+
+@pytest.mark.parametrize("name", ["personal", "personal.integers"])
+def test_a_method_cannot_use_the_name_of_the_personal_slice(name: str) -> None:
+    memory = Memory()
+    with pytest.raises(ValueError, match=f"cannot keep '{name}'.*choose another"):
+        memory[name] = torch.zeros(2)
+    assert len(memory) == 0
+    State()[name] = 1  # the server has no such slice
+
+
+def test_the_personal_slice_travels_with_the_memory() -> None:
+    memory = Memory(times=2)
+    assert memory.personal_slice is None
+    memory.keep_personal(torch.ones(3), torch.tensor([7]))
+    found = Memory.decode(memory.encode())
+    floats, integers = found.personal_slice
+    assert (floats.tolist(), integers.tolist(), found.times) == ([1, 1, 1], [7], 2)
+    halved = Message(personal=torch.ones(3)).encode()
+    with pytest.raises(ValueError, match="not a bundle"):
+        Memory.decode(halved)
+
+
+def test_a_memory_has_no_value_named_like_one_of_its_methods() -> None:
+    with pytest.raises(ValueError, match="cannot be named 'keep_personal'"):
+        Memory(keep_personal=1)
+
+
+def test_a_bundle_on_another_device_has_everything_there():
+    model = Params(LAYOUT, torch.zeros(LAYOUT.size), torch.zeros(LAYOUT.n_integers, dtype=torch.int64))
+    memory = Memory(hpm=model, times=3)
+    memory.keep_personal(torch.zeros(2), torch.zeros(0, dtype=torch.int64))
+    moved = memory.to(torch.device("meta"))
+    assert {tensor.device.type for tensor in moved.tensors().values()} == {"meta"}
+    assert list(moved) == list(memory)
+    assert moved.times == 3
+    assert memory.to(torch.device("cpu")) is memory

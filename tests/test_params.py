@@ -241,6 +241,16 @@ def test_what_is_got_can_be_put_and_touches_nothing_else(part: Slice) -> None:
     assert all(bool((values == -1).all()) for values in other)
 
 
+@given(part=slices())
+def test_without_integers_a_slice_keeps_its_own(part: Slice) -> None:
+    target = numbered(Layout(by_hand.tiny_net(bn=True)))
+    floats = -1 - target.get(part)[0]
+    target.put(part, floats)
+    assert torch.equal(target.get(part)[0], floats)
+    assert torch.equal(target.get(~part)[0], numbered(target.layout).get(~part)[0])
+    assert target.integers.tolist() == [0, 1]
+
+
 def test_what_is_got_is_a_copy() -> None:
     params = numbered(Layout(by_hand.tiny_net(bn=True)))
     for part in (everything, head, body, nothing):

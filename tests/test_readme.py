@@ -65,7 +65,7 @@ def test_one_constraints_file_serves_all_extras() -> None:
     """Every extra together resolves under constraints.txt; what is resolved is what is pinned."""
     pip = f"{sys.executable} -m pip install --dry-run --quiet --ignore-installed --report - -c constraints.txt"
     done = subprocess.run(
-        [*pip.split(), ".[flower,privacy,track,export,dev]"],
+        [*pip.split(), ".[flower,privacy,track,export,docs,dev]"],
         cwd=ROOT,
         capture_output=True,
         text=True,

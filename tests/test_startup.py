@@ -14,12 +14,13 @@ import polyfed
 SOURCE = Path(polyfed.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 HEAVY = ("torch", "sklearn", "pandas", "flwr", "ray", "matplotlib", "plotly", "numpy", "scipy")
+IDLE = (*(name for name in HEAVY if name not in ("torch", "numpy")), "joblib", "onnx", "mlflow", "numpy.ma")
 
-# DESIGN.md's list, from top to bottom: a room imports only rooms above it, and itself. Beside the list there are two
-# modules that every room may use, `errors` and `registry`; `params` and `message` stand where the list has them.
-ORDER = ("errors", "registry", "config", "rng", "data", "models", "params", "message", "parts", "methods", "measure")
-ORDER += ("threats", "engine", "comparison", "report", "papers")
-FRONT = ("__init__", "api", "cli", "deploy_cli", "report_cli", "use_cli")  # the front door: nobody imports it
+# The list of docs/architecture.md, from top to bottom: a room imports only rooms above it, and itself. Beside the list
+# there are two modules that every room may use, `errors` and `registry`.
+ORDER = ("errors", "files", "outside", "registry", "config", "rng", "data", "models", "params", "message", "parts")
+ORDER += ("methods", "measure", "threats", "engine", "use", "comparison", "report", "papers")
+FRONT = ("__init__", "api", "cli")  # the front door: nobody imports it
 
 FORBIDDEN = {
     r"allow_pickle\s*=\s*True": "npy without pickle",
@@ -47,6 +48,22 @@ assert "polyfed.api" not in sys.modules
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "compare" in done.stdout
+
+
+def test_a_run_on_digits_imports_nothing_it_does_not_need_before_its_first_round(tmp_path: Path) -> None:
+    """The libraries of tables, pictures and clusters wait until somebody asks for them; torch takes long enough."""
+    code = f"""
+import os, sys
+from polyfed import cli
+from polyfed.engine import rounds
+def first_round(run):
+    print([name for name in {IDLE!r} if name in sys.modules], flush=True)
+    os._exit(0)
+rounds.Run._rounds = first_round
+cli.call(["run", "--out", {str(tmp_path / "run")!r}, "engine.workers=1"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
 @pytest.mark.parametrize("pattern", FORBIDDEN)
@@ -78,6 +95,12 @@ def room_of(file: Path) -> str:
 
 def test_every_room_has_its_place() -> None:
     assert {room_of(file) for file in FILES} <= {*ORDER, *FRONT}
+
+
+def test_the_table_of_the_page_is_this_order() -> None:
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = {room_of(file) for file in FILES}
+    assert re.findall(r"^\| `(\w+)` \|", page, re.M) == [room for room in ORDER if room in rooms]
 
 
 @pytest.mark.parametrize("file", FILES, ids=[str(file.relative_to(SOURCE)) for file in FILES])

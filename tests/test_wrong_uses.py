@@ -1,7 +1,14 @@
 """Wrong uses: each ends in one clear sentence and the right exit code, without a traceback."""
 
+import contextlib
+import errno
+import hashlib
 import json
+import os
+import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +18,8 @@ import pandas
 import pytest
 import torch
 from safetensors.torch import save_file
+
+from polyfed.errors import DataError
 
 USAGE, DATA, FAILED = 2, 3, 4
 Words = list[str]
@@ -67,6 +76,7 @@ VALUES = [
     ("split.test=0.6 split.val=0.4", "split.test and split.val together leave nothing to train on"),
     ("split.heldout=4", "split.heldout=4 leaves none of the 4 clients to train"),
     ("split.heldout=-1", "'split.heldout'"),
+    ("split.public=-1", "'split.public'"),
     ("rounds=-1", "'rounds': input should be greater than or equal to 1 (got -1)"),
     ("rounds=0", "'rounds'"),
     ("rounds=2.5", "'rounds'"),
@@ -101,13 +111,19 @@ VALUES = [
     ("seed=-1", "'seed'"),
     ("engine.workers=-1", "'engine.workers'"),
     ("engine.quorum=2", "'engine.quorum'"),
+    ("engine.server_threads=100000", "'engine.server_threads': input should be less than or equal to 256"),
+    # numbers no machine can hold
+    (f"seed={'9' * 5000}", "the value of 'seed' holds a value that cannot be read: Exceeds the limit"),
+    (f"seed={'9' * 4000}", "'seed': input should be a number of at most 18 digits (got 999"),
+    (f"rounds={'9' * 30}", "'rounds': input should be a number of at most 18 digits"),
+    (f"train.lr={'9' * 400}", "'train.lr'"),
+    ("model.width=1e400", "'model.width': input should be a finite number (got inf)"),
     ("engine.deadline=0", "'engine.deadline'"),
     ("checkpoint.keep=0", "'checkpoint.keep'"),
     ("gate.norm=0", "'gate.norm'"),
     ("faults.dropout=1", "'faults.dropout'"),
     ("data.size=0", "'data.size': expected a whole number from 1 on or 'auto' (got 0)"),
     ("data=folder", "'data.root' must be given for data 'folder'"),
-    ("method=fedavg-ft method.base=fedper", "'method.base': method 'fedper' has no global model to build on"),
     # not a section, not a name
     ("train=5", "'train' must hold keys and values of its own (got 5)"),
     ("split=iid", "'split' must hold keys and values of its own (got 'iid')"),
@@ -150,6 +166,14 @@ def test_device_that_is_not_there(cli: Cli, tiny_words: Words, runs: Path) -> No
     assert not runs.exists()
 
 
+# nine lines that stand for a billion values: aliases of aliases, and merges of merges
+ALIASES = b"a: &a [1,1,1,1,1,1,1,1,1,1]\n" + b"".join(
+    b"%c: &%c [%s]\n" % (name, name, b",".join([b"*%c" % (name - 1)] * 10)) for name in b"bcdefghi"
+)
+MERGES = b"a: &a {x: 1}\n" + b"".join(
+    b"%c: &%c {<<: [%s]}\n" % (name, name, b",".join([b"*%c" % (name - 1)] * 10)) for name in b"bcdefghi"
+)
+
 FILES = [
     (b"train:\n\tlr: 1\n", "is not valid YAML at line 2: found character '\\t'"),
     (b"method: !!python/object/apply:os.system ['exit 1']\n", "is not valid YAML at line 1: could not determine a c"),
@@ -168,6 +192,11 @@ FILES = [
     (b"rounds: 1\n---\nrounds: 2\n", "but found another document"),
     (b"train: {lr: 1\n", "is not valid YAML at line"),
     (b"train: {lr: fast}\n", "'train.lr': input should be a valid number"),
+    (b"seed: " + b"9" * 5000 + b"\n", "holds a value that cannot be read: Exceeds the limit"),
+    (b"? {a: 1}\n: 2\n", "is not valid YAML at line 1: found unhashable key"),
+    (ALIASES, "is not valid YAML: it holds more than 100000 values"),
+    (MERGES, "is not valid YAML: it holds more than 100000 values"),
+    (b"a: [" + b"1, " * 400_000 + b"]\n", "is longer than 500000 characters"),
     (b"methods: [fedavg]\n", "unknown key 'methods' for an experiment; did you mean 'method'?"),
 ]
 
@@ -187,6 +216,8 @@ def test_directory_as_config(cli: Cli, tmp_path: Path) -> None:
     sentence_of(cli("run", str(tmp_path / "folder")), USAGE, "is neither key=value nor a config file")
 
 
+NUMBERS = f"[{','.join(map(str, range(1, 1001)))}]"
+HUGE = f"methods=[fedavg] seeds=3 rounds={NUMBERS} train.lr={NUMBERS} train.batch={NUMBERS} split.alpha={NUMBERS}"
 COMPARISONS = [
     ("", "a comparison needs methods=[...], for example methods=[fedavg,fedprox]"),
     ("methods=[]", "a comparison needs methods=[...]"),
@@ -206,6 +237,11 @@ COMPARISONS = [
     ("methods=[fedavg,fedprox] fedprox.nu=1", "unknown key 'method.nu' for method 'fedprox'; did you mean 'mu'?"),
     ("methods=[fedavg,fedprox] fedprox=1", "'fedprox' must hold the method's parameters, for example fedprox.key=valu"),
     ("methods=[fedavg,fedprox] rouns=1", "did you mean 'rounds'?"),
+    # counted before they are built
+    ("methods=[fedavg] seeds=1000000000000", "a comparison has at most 10000 cells, this one would have 1000000000000"),
+    (HUGE, "a comparison has at most 10000 cells, this one would have 3000000000000"),
+    (f"methods=[fedprox] fedprox.mu={NUMBERS} seeds=100", "a comparison has at most 10000 cells, this one would have"),
+    (f"methods=[fedavg] train.lr=[{','.join(map(str, range(1, 2000)))}]", "'train.lr' has 1999 values; an axis has at"),
 ]
 
 
@@ -276,6 +312,8 @@ INFEASIBLE = [
     ("split.partition=groups split.groups=5", "split.groups=5 needs at least as many classes and clients"),
     ("split.partition=users", "split.partition=users needs data whose samples have users"),
     ("split.min=51", "split.min=51"),
+    ("model.width=1e9", "model 'mlp' needs more than can be counted of memory"),
+    ("model.width=1000", "model 'mlp' needs 4"),
     ("model=har-cnn", "model 'har-cnn' needs sequences (channels, time)"),
     ("model=torch.nn:Linear", "model 'torch.nn:Linear' could not be made"),
 ]
@@ -285,7 +323,7 @@ INFEASIBLE = [
 def test_infeasible(wrong: str, fragment: str, cli: Cli, tiny_words: Words, runs: Path) -> None:
     words = [w for w in tiny_words if not ("model=" in wrong and w.startswith("model."))]
     sentence_of(cli("run", *words, *wrong.split(), "--quiet"), USAGE, fragment)
-    assert left_behind(runs) <= {"config.yaml", "environment.json", "lock"}
+    assert left_behind(runs) <= {"config.yaml", "environment.json", "code.json", "lock"}
 
 
 def npz_folder(tmp_path: Path, content: bytes | None = None) -> Path:
@@ -301,7 +339,7 @@ def npz_folder(tmp_path: Path, content: bytes | None = None) -> Path:
 
 def test_size_of_what_are_no_images(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
     root = npz_folder(tmp_path)
-    said = cli("run", *tiny_words, "data=folder", f"data.root={root}", "data.size=16", "--quiet")
+    said = cli("run", *tiny_words, "data=folder", "split.partition=iid", f"data.root={root}", "data.size=16", "--quiet")
     sentence_of(said, USAGE, "data.size=16 is for images, and folder holds none")
 
 
@@ -322,6 +360,35 @@ def test_corrupt_npz(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
     root = npz_folder(tmp_path, b"PK\x03\x04 and then nothing of the kind")
     said = cli("run", *tiny_words, "data=folder", f"data.root={root}", "--quiet")
     sentence_of(said, DATA, "is not a readable .npz file of plain numbers")
+
+
+def test_labels_of_a_billion(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    root = npz_folder(tmp_path)
+    np.savez(root / "anna" / "all.npz", x=np.zeros((40, 3), np.float32), y=np.arange(40) % 2 * 10**9)
+    said = cli("run", *tiny_words, "data=folder", f"data.root={root}", "--quiet")
+    sentence_of(said, DATA, "folder: a label is 1000000000; labels are numbers from 0 on, of at most 100000 classes")
+    said = cli("run", *tiny_words, "data=folder", f"data.root={root}", "data.classes=2000000000", "--quiet")
+    sentence_of(said, USAGE, "'data.classes': input should be less than or equal to 100000")
+
+
+def test_tables_of_counts_that_do_not_fit(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    root = npz_folder(tmp_path)
+    words = ["data=folder", f"data.root={root}", "data.classes=100000", "split.partition=iid"]
+    sentence_of(cli("run", *tiny_words, *words, "--quiet"), USAGE, "100000 classes need 400 GB for tables of counts")
+
+
+@pytest.mark.parametrize("name", ["all.npz", "config.yaml", "rows.npy", "rows.csv", "init.safetensors"])
+def test_a_pipe_is_not_waited_for(name: str, cli: Cli, tiny_words: Words, good_run: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "clients" / "anna" / name
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+    commands = {
+        "all.npz": ["split", "data=folder", f"data.root={tmp_path / 'clients'}"],
+        "config.yaml": ["run", str(pipe)],
+        "init.safetensors": ["run", *tiny_words, f"init={pipe}", "--quiet"],
+    }
+    said = cli(*commands.get(name, ["predict", str(good_run), "--global", "--input", str(pipe)]))
+    sentence_of(said, DATA, "is not a plain file")
 
 
 def test_arrays_of_another_process(cli: Cli, tiny_words: Words) -> None:
@@ -393,6 +460,24 @@ class TestRun:
         (run / "summary.json").write_bytes(content)
         sentence_of(cli(command, str(run)), DATA, "is corrupt: summary.json")
 
+    @pytest.mark.parametrize(
+        "change",
+        [{"unfinished": 1}, {"personal_unfinished": [0.5]}, {"personal": {"accuracy": {}}}, {"personal": {"x": "y"}}],
+    )
+    def test_a_summary_with_another_kind_of_value(
+        self, change: dict[str, Any], command: str, cli: Cli, run: Path
+    ) -> None:
+        file = run / "summary.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+        sentence_of(cli(command, str(run)), DATA, "is corrupt: summary.json is not what was written")
+
+    def test_a_summary_that_tells_of_who_did_not_finish_and_no_more(self, command: str, cli: Cli, run: Path) -> None:
+        file = run / "summary.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"unfinished": [0], "personal_unfinished": {}}))
+        said = cli(command, str(run))
+        assert said.code == 0
+        assert "finish failed on 1 of 4 clients, which are not in personal\n" in said.out
+
     @pytest.mark.parametrize("content", [b"train:\n\tlr: 1\n", b"- a\n", b"\xff", b""])
     def test_corrupt_config(self, content: bytes, command: str, cli: Cli, run: Path) -> None:
         (run / "summary.json").unlink()
@@ -420,7 +505,7 @@ def test_resume_when_every_checkpoint_is_corrupt(cli: Cli, run: Path) -> None:
 
 
 def test_resume_of_a_run_in_use(cli: Cli, run: Path) -> None:
-    from polyfed.engine.folder import RunFolder
+    from polyfed.engine.run_folder import RunFolder
 
     (run / "summary.json").unlink()
     with RunFolder(run).locked():
@@ -472,8 +557,8 @@ class InMerging(Method):
 
 class Diverging(Method):
     def merge(self, server, uploads):
-        server.params = server.average(uploads)
-        server.params.flat.fill_(float("nan"))
+        server.shared = server.average(uploads)
+        server.shared.flat.fill_(float("nan"))
 """
 
 
@@ -504,6 +589,180 @@ def test_log_says_where_a_method_failed(cli: Cli, tiny_words: Words, tmp_path: P
     (tmp_path / "faulty.py").write_text(FAULTY)
     cli("run", *tiny_words, f"method={tmp_path / 'faulty.py'}:InTraining", "--quiet", "--out", str(tmp_path / "r"))
     assert 'raise ValueError("no idea")' in (tmp_path / "r" / "log.txt").read_text()
+
+
+# ---- trouble of the machine
+
+
+def test_a_full_disk(cli: Cli, tiny_words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever write finds the disk full: one sentence, and with room again the run goes on."""
+    real, run = os.fsync, tmp_path / "run"
+    for last in (0, 3, 6):  # the config, a memory or checkpoint, the summary
+        calls = iter(range(100))
+
+        def full(handle: int, last: int = last, calls: Any = calls) -> None:
+            if next(calls) >= last:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            real(handle)
+
+        shutil.rmtree(run, ignore_errors=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            said = cli("run", *tiny_words, "--quiet", "--out", str(run))
+        sentence_of(said, DATA, f"this machine refuses: No space left on device ('{run}")
+        if last > 1:
+            assert cli("resume", str(run), "--quiet").code == 0
+
+
+def test_a_full_device(cli: Cli, good_run: Path, tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    words = [sys.executable, "-m", "polyfed.cli", "show", str(good_run)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (DATA, "polyfed: this machine refuses: No space left on device\n")
+
+
+def test_too_many_open_files(cli: Cli, run: Path) -> None:
+    (run / "summary.json").unlink()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, before[1]))
+    try:
+        said = cli("resume", str(run), "--quiet")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    sentence_of(said, DATA, "this machine refuses: Too many open files")
+
+
+VANISHING = """
+import shutil
+from pathlib import Path
+from polyfed.methods import Method
+
+class Vanishing(Method):
+    def merge(self, server, uploads):
+        super().merge(server, uploads)
+        shutil.rmtree(Path(__file__).parent / "r")
+"""
+
+
+def test_a_directory_that_is_deleted_under_the_run(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    (tmp_path / "vanishing.py").write_text(VANISHING)
+    method = f"method={tmp_path / 'vanishing.py'}:Vanishing"
+    said = cli("run", *tiny_words, method, "--quiet", "--out", str(tmp_path / "r"))
+    sentence_of(said, DATA, "this machine refuses: No such file or directory")
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        np._core._exceptions._ArrayMemoryError((10**9, 10**9), np.dtype(float)),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: you tried to"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    ],
+    ids=["python", "numpy", "torch", "cuda"],
+)
+def test_too_little_memory(
+    error: Exception, cli: Cli, tiny_words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polyfed.methods import Method
+
+    def merge(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Method, "merge", merge)
+    sentence_of(cli("run", *tiny_words, "--quiet"), DATA, "this machine has too little memory")
+
+
+@pytest.mark.parametrize("command", ["run", "resume", "show", "report", "predict", "view"])
+def test_a_path_that_is_too_long(command: str, cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    for path in (str(tmp_path / ("x" * 5000)), "/".join(["x" * 200] * 50), f"{tmp_path / ('x' * 5000)}.yaml"):
+        more = ["--global", "--input", "rows.npy"] if command == "predict" else []
+        said = cli(command, path, *more)
+        assert said.code in (USAGE, DATA), said
+        sentence_of(said, said.code, "")
+    if command == "run":
+        said = cli("run", *tiny_words, "--out", str(tmp_path / ("x" * 5000)))
+        sentence_of(said, USAGE, "cannot write to")
+
+
+# ---- wrong types in the files of a run
+
+JSON = {
+    "summary.json": ["fingerprint", "method", "seed", "personal", "personal.accuracy", "bytes", "bytes.up", "seconds"],
+    "federation.json": ["class_names", "heldout", "clients", "clients.0.counts", "clients.0.name", "clients.0.id"],
+    "environment.json": ["command", "torch"],
+}
+WRONG: list[Any] = [None, True, "x", -1, float("nan"), float("inf"), [], {}, [[]], {"a": {"b": []}}, 10**400]
+
+
+def changed(tree: Any, place: str, value: Any) -> Any:
+    """The tree with another value at a dotted place."""
+    first, _, rest = place.partition(".")
+    key: Any = int(first) if first.isdigit() else first
+    tree[key] = changed(tree[key], rest, value) if rest else value
+    return tree
+
+
+@pytest.mark.parametrize(("name", "place"), [(name, place) for name, places in JSON.items() for place in places])
+def test_wrong_types_in_json(name: str, place: str, cli: Cli, run: Path, good_run: Path) -> None:
+    for value in WRONG:
+        tree = changed(json.loads((good_run / name).read_text()), place, value)
+        (run / name).write_text(json.dumps(tree))
+        for words in (["show", str(run)], ["report", str(run)]):
+            said = cli(*words)
+            assert said.code in (0, DATA), (value, said)
+            if said.code:
+                sentence_of(said, DATA, "")
+
+
+@pytest.mark.parametrize("table", ["rounds", "clients", "classes", "training", "spent"])
+def test_wrong_types_in_csv(table: str, cli: Cli, run: Path, good_run: Path) -> None:
+    from polyfed.report.runs import WORDS, records
+
+    lines = (good_run / f"{table}.csv").read_text().splitlines()
+    for column, name in enumerate(lines[0].split(",")):
+        for value in ("", "x", "-1", "nan", "inf", "9" * 400, "1.5", '"'):
+            cells = lines[-1].split(",")
+            cells[column] = value
+            (run / f"{table}.csv").write_text("\n".join([*lines[:-1], ",".join(cells)]) + "\n")
+            if value in ("x", "inf", "9" * 400, '"') and name not in WORDS:
+                with pytest.raises(DataError, match=rf"is corrupt: {table}\.csv"):
+                    records(run, table)
+            else:
+                with contextlib.suppress(DataError):
+                    records(run, table)
+        said = cli("report", str(run)) if column % 4 == 0 else None  # with the lone quote
+        assert said is None or sentence_of(said, DATA, f"is corrupt: {table}.csv")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"garbage", b"\x93NUMPY"])
+def test_damaged_counts(content: bytes, cli: Cli, tiny: dict[str, Any], tmp_path: Path) -> None:
+    """An empty file is not an interruption."""
+    import polyfed
+
+    made = polyfed.compare(tiny, methods=["fedavg", "local"], seeds=1, baseline="local", out=tmp_path / "c")
+    for file in made.path.glob("*/counts.npz"):
+        file.write_bytes(content)
+    sentence_of(cli("show", str(made.path)), DATA, "is corrupt: counts.npz")
+    sentence_of(cli("report", str(made.path)), DATA, "is corrupt: counts.npz")
+
+
+PROGRESS: list[Any] = [{"round": "x"}, {"round": None}, {"seconds": []}, {"bytes": {"up": "x"}}, 5, []]
+
+
+@pytest.mark.parametrize("progress", PROGRESS, ids=map(str, PROGRESS))
+def test_wrong_types_in_checkpoints(progress: Any, cli: Cli, run: Path) -> None:
+    """Hashes are right: whoever wrote this knew how."""
+    (run / "summary.json").unlink()
+    for file in run.glob("checkpoints/*/head.json"):
+        head = json.loads(json.loads(file.read_text())["head"])
+        head["progress"] = head["progress"] | progress if isinstance(progress, dict) else progress
+        text = json.dumps(head)
+        file.write_text(json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "head": text}))
+    sentence_of(cli("resume", str(run), "--quiet"), DATA, "is corrupt; the run cannot be resumed")
 
 
 # ---- not wrong uses

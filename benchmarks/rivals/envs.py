@@ -24,19 +24,36 @@ def pin(package: str) -> str:
     return found.group()
 
 
+_hopeless: dict[str, str] = {}  # why a rival could not be installed in this sitting: it is not tried for every cell
+
+
 def environment(rival: str) -> Path:
     """The folder of a rival's programs; installed from the registry if it is not there yet."""
+    if rival in _hopeless:
+        raise Failed(_hopeless[rival])
+    try:
+        return _installed(rival)
+    except Failed as failure:
+        _hopeless[rival] = str(failure)
+        raise
+
+
+def _installed(rival: str) -> Path:
     packages, same = WANTED[rival]
     wanted = " ".join([*packages, *map(pin, same)])
     folder, stamp = ENVS / rival, ENVS / rival / "ready"
-    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
-        _run([sys.executable, "-m", "venv", str(folder)])
-        _run([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *wanted.split()])
+    python = folder / "bin" / "python"
+    if not python.exists() or not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
+        _run([sys.executable, "-m", "venv", "--clear", str(folder)])  # what a stopped sitting left behind goes
+        _run([str(python), "-m", "pip", "install", "--quiet", "--retries", "1", *wanted.split()])
         stamp.write_text(wanted, encoding="utf-8")
     return folder / "bin"
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise Failed(f"cannot be installed: {error}") from None
     if done.returncode:
         raise Failed(f"cannot be installed: {(done.stderr.strip().splitlines() or ['no word'])[-1][:300]}")

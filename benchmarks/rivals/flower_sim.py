@@ -39,15 +39,16 @@ class Clock:
         return MetricRecord()
 
 
-def serve(clock: Clock) -> ServerApp:
-    """A server app that runs FedAvg, the first round to warm up."""
+def serve(clock: Clock | None) -> ServerApp:
+    """A server app that runs FedAvg; with a clock in turns, the first round to warm up."""
     server = ServerApp()
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        strategy = FedAvg(fraction_train=task().participation, fraction_evaluate=0.0, train_metrics_aggr_fn=clock.count)
+        count = clock.count if clock else None
+        strategy = FedAvg(fraction_train=task().participation, fraction_evaluate=0.0, train_metrics_aggr_fn=count)
         start = ArrayRecord(net().state_dict())
-        strategy.start(grid, start, num_rounds=len(task().selected), evaluate_fn=clock.over)
+        strategy.start(grid, start, num_rounds=len(task().selected), evaluate_fn=clock.over if clock else None)
 
     return server
 
@@ -56,11 +57,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("task")
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--whole", action="store_true", help="all rounds at once, no turns")
     options = parser.parse_args()
     os.environ |= {TASK: options.task, FORMAT: str(int(options.channels_last))}
     logging.disable(logging.WARNING)
     resources: dict[str, Any] = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    run_simulation(serve(Clock()), app, len(task().sizes()), backend_config=resources)
+    run_simulation(serve(None if options.whole else Clock()), app, len(task().sizes()), backend_config=resources)
 
 
 if __name__ == "__main__":

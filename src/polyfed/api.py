@@ -8,27 +8,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyfed.comparison.folder import FORMS, ComparisonFolder, Found, is_comparison
+from polyfed.comparison.folder import FILE, FORMS, ComparisonFolder, Found, is_comparison
 from polyfed.comparison.grid import check_baseline, make_grid
+from polyfed.comparison.jobs import Jobs
 from polyfed.comparison.run import run_cells
 from polyfed.config import Config, Tree, identity, make_config, merge, read_config, unflatten
 from polyfed.data.federation import Federation
 from polyfed.data.sources.arrays import Arrays
 from polyfed.engine.base import Crew, Engine
-from polyfed.engine.folder import RunFolder
-from polyfed.engine.memory import write_file
-from polyfed.engine.predictor import Predictor
-from polyfed.engine.replay import replay
-from polyfed.engine.rounds import Run, Watch
+from polyfed.engine.rounds import Run
+from polyfed.engine.run_folder import RunFolder
+from polyfed.engine.trust import only_our_places
 from polyfed.engine.work import federation_of
-from polyfed.errors import DataError, PolyfedError, UsageError, did_you_mean
+from polyfed.errors import DataError, PolyfedError, UsageError, did_you_mean, reading
+from polyfed.files import write_file
 from polyfed.measure.metrics import round_of_arrival
+from polyfed.measure.watch import Watch
 from polyfed.methods.base import Method, methods
 from polyfed.models.own import hold
 from polyfed.registry import Spec
 from polyfed.report.forms import Table
 from polyfed.report.progress import watching
 from polyfed.report.tables import comparison_table
+from polyfed.use.predictor import Predictor
+from polyfed.use.replay import replay
 
 __all__ = ["Comparison", "Result", "compare", "federation", "load", "methods", "resume", "run"]
 Source = str | Path | Mapping[str, Any]
@@ -46,7 +49,16 @@ def run(
     crew: Crew | None = None,
     **keys: Any,
 ) -> "Result":
-    """Run one experiment; sources are config files or mappings, keys come over them."""
+    """Run one experiment.
+
+    Args:
+        *sources: Config files or mappings of keys; a later one overrides an earlier one.
+        out: The run directory, which must not exist or be empty; by default a new one under `$POLYFED_OUT` or `./runs`.
+        progress: Whether progress is shown; or an object that is told of it.
+        crew: Workers that were opened before and stay open afterwards; by default the run opens its own.
+        **keys: Keys that override those of the sources. Arrays, modules and methods may stand for `data`, `model` and
+            `method`.
+    """
     config = config_of(*sources, **keys)
     folder = RunFolder.create(config, Path(out) if out is not None else None)
     return _work(config, folder, progress, crew)
@@ -58,23 +70,49 @@ def resume(
     crew: Crew | None = None,
     workers: int | None = None,
     engine: str | Mapping[str, Any] | None = None,
+    trust: bool = False,
+    jobs: Jobs | None = None,
+    share: bool | None = None,
     **objects: Any,
 ) -> "Result | Comparison":
     """Go on with a run or comparison where it stopped, on another engine if one is given; a finished one is just read.
 
-    Python objects are passed again.
+    Args:
+        path: The directory of the run or comparison.
+        progress: Whether progress is shown; or an object that is told of it.
+        crew: Workers that were opened before and stay open afterwards; by default the run opens its own.
+        workers: Another number of workers; the bits stay the same.
+        engine: Another engine, by name or as its section of a config.
+        jobs: How many cells of a comparison run at once; it may change from sitting to sitting.
+        share: Whether methods on top of another take its rounds; it may change too.
+        trust: Whether code outside polyfed that the run names may be executed. Without it, such code is executed only
+            if this user made the run here with that very code.
+        **objects: The Python objects that stood for `data`, `model` or `method` are passed again.
     """
     if is_comparison(Path(path)):
-        return _compared(_comparison_on_another(Path(path), engine, workers, objects), progress)
+        who = {key: value for key, value in {"jobs": jobs, "share": share}.items() if value is not None}
+        comparison = _comparison_on_another(Path(path), engine, workers, {**objects, **who}, trust)
+        if not trust:
+            only_our_places(comparison.place, FILE, _kept(comparison.grid.cells[0].config, engine))
+        return _compared(comparison, progress)
     folder = RunFolder.existing(Path(path))
+    if jobs is not None or share is not None:
+        raise UsageError(f"'{path}' is one run; jobs and share belong to a comparison")
     if folder.result() is not None:
         return Result(folder.path)
-    config = _config_of_run(folder, objects)
+    config = _config_of_run(folder, objects, trust)
+    if not trust:
+        only_our_places(folder.place, folder.config.name, _kept(config, engine))
     if engine is not None:
         config = _on_another(config, {"name": engine} if isinstance(engine, str) else engine)
     if workers is not None:
         config = make_config(config.dump(), {"engine": {"workers": workers}})
     return _work(config, folder, progress, crew)
+
+
+def _kept(config: Config, engine: Any) -> list[Spec]:
+    """What a run goes on with and nobody said anew."""
+    return [config.track, *([] if engine is not None else [config.engine])]
 
 
 def _on_another(config: Config, section: Mapping[str, Any]) -> Config:
@@ -86,7 +124,7 @@ def _on_another(config: Config, section: Mapping[str, Any]) -> Config:
 
 
 def _comparison_on_another(
-    path: Path, engine: str | Mapping[str, Any] | None, workers: int | None, objects: Mapping[str, Any]
+    path: Path, engine: str | Mapping[str, Any] | None, workers: int | None, objects: Mapping[str, Any], trust: bool
 ) -> ComparisonFolder:
     """The same comparison, its engine said anew."""
     given = unflatten(_objects(objects))
@@ -94,7 +132,7 @@ def _comparison_on_another(
         given = merge(given, unflatten({"engine": engine}))
     if workers is not None:
         given = merge(given, {"engine": {"workers": workers}})
-    return ComparisonFolder.existing(path).again(given)
+    return ComparisonFolder.existing(path).again(given, trust)
 
 
 def load(path: str | Path) -> "Result | Comparison":
@@ -124,11 +162,11 @@ def _trees(*sources: Source) -> list[Tree]:
     return [read_config(Path(s)) if isinstance(s, str | Path) else unflatten(_objects(s)) for s in sources]
 
 
-def _config_of_run(folder: RunFolder, objects: Mapping[str, Any]) -> Config:
+def _config_of_run(folder: RunFolder, objects: Mapping[str, Any], trust: bool) -> Config:
     """The config a run was made from; the objects it was given are given again."""
     given = unflatten(_objects(objects))
     try:
-        return make_config(folder.tree(), given)
+        return folder.made_of(given, trust)
     except UsageError as error:
         raise DataError(f"the run at '{folder.path}' cannot be used here: config.yaml: {error}") from None
 
@@ -208,7 +246,7 @@ class Result:
     @property
     def round(self) -> int:
         """The last checkpointed round."""
-        found = sorted(p.name for p in (self.path / "checkpoints").glob("at-*"))
+        found = self.folder.checkpoints()
         return int(found[-1].split("-")[1]) if found else 0
 
     @property
@@ -217,8 +255,6 @@ class Result:
         found = self.folder.result()
         if found is None:
             raise DataError(f"the run at '{self.path}' is not finished; go on with: polyfed resume {self.path}")
-        if not isinstance(found, dict) or "fingerprint" not in found:
-            raise DataError(f"the run at '{self.path}' is corrupt: summary.json is not a summary")
         return found
 
     def __getitem__(self, key: str) -> Any:
@@ -237,7 +273,7 @@ class Result:
         """A table of records as a pandas DataFrame: rounds, clients, classes, training or spent."""
         from polyfed.report.runs import records
 
-        if not (self.path / f"{table}.csv").exists():
+        if not (self.folder.place / f"{table}.csv").exists():
             raise DataError(f"the run at '{self.path}' has no {table}.csv")
         return records(self.path, table)
 
@@ -253,8 +289,10 @@ class Result:
 
     def counts(self) -> dict[str, np.ndarray]:
         """The final confusion counts per client, as arrays [client, true, predicted]."""
-        with np.load(self.path / "counts.npz", allow_pickle=False) as file:
-            return dict(file)
+        found = self.folder.counts()
+        if found is None:
+            raise DataError(f"the run at '{self.path}' has no counts.npz")
+        return found
 
     def round_of_arrival(self, level: float, measure: str = "global") -> int | None:
         """RoA@x: the first evaluated round whose accuracy is at least `level`; None if never."""
@@ -265,29 +303,37 @@ class Result:
             )
         return round_of_arrival(list(zip(rows["round"], rows["accuracy"], strict=True)), level)
 
-    def client(self, id: int, **objects: Any) -> Predictor:
-        """The model that answers for a client."""
-        return replay(_config_of_run(self.folder, objects), self.folder, id)
+    def client(self, id: int, trust: bool = False, **objects: Any) -> Predictor:
+        """The model that answers for a client; for `trust` see `resume`."""
+        return replay(_config_of_run(self.folder, objects, trust), self.folder, id)
 
-    def global_model(self, **objects: Any) -> Predictor:
+    def global_model(self, trust: bool = False, **objects: Any) -> Predictor:
         """The model that answers for all."""
-        return replay(_config_of_run(self.folder, objects), self.folder, None)
+        return replay(_config_of_run(self.folder, objects, trust), self.folder, None)
 
-    def export(self, form: str, client: int | None = None, out: str | Path | None = None, **objects: Any) -> Path:
+    def export(
+        self, form: str, client: int | None = None, out: str | Path | None = None, trust: bool = False, **objects: Any
+    ) -> Path:
         """Write a client's model, or the global one, as a directory of its own: safetensors, onnx or torch-export."""
-        from polyfed.engine.export import export
-        from polyfed.report.card import card
+        from polyfed.use.card import card
+        from polyfed.use.export import export
 
-        config = _config_of_run(self.folder, objects)
+        config = _config_of_run(self.folder, objects, trust)
         who = "global" if client is None else f"client-{client}"
-        where = self.path / "export" / f"{who}-{form}" if out is None else Path(out)
+        where = self._export_folder() / f"{who}-{form}" if out is None else Path(out)
         predictor = replay(config, self.folder, client)
         rows = federation_of(config).dataset.x
 
         def text(worst: float) -> str:
-            return card(self.folder, config.dump(), client, predictor, form, worst)
+            with reading(f"the run at '{self.path}'"):
+                return card(self.folder, config.dump(), client, predictor, form, worst)
 
         return export(config, predictor, form, where, rows, text)
+
+    def _export_folder(self) -> Path:
+        place = self.folder.place / "export"
+        place.exists()  # a link is refused
+        return place.path
 
     def table(self) -> str:
         """Its numbers as a table."""
@@ -349,7 +395,7 @@ class Comparison:
         """The table in every form, beside the runs."""
         table = self.as_table(baseline)
         for form, ending in FORMS.items():
-            write_file(self.path / f"table.{ending}", getattr(table, form)().encode())
+            write_file(self.folder.place / f"table.{ending}", getattr(table, form)().encode())
 
     def __repr__(self) -> str:
         return f"<comparison {self.path}{'' if self.finished else ', not finished'}>"
@@ -362,14 +408,28 @@ def compare(
     baseline: str | None = None,
     out: str | Path | None = None,
     progress: bool | Watch = False,
+    jobs: Jobs | None = None,
+    share: bool | None = None,
     **keys: Any,
 ) -> Comparison:
-    """Run each method, in each setting, on each seed; `out` may hold the same comparison, begun earlier.
+    """Run each method, in each setting, on each seed.
 
-    `fedprox={"mu": 0.1}` sets a method's own parameters; a list for a key that takes one value is an axis of the grid.
     A run that fails does not stop the others: it is among the `failures` and can be tried again by the same call.
+
+    Args:
+        *sources: Config files or mappings of keys; a later one overrides an earlier one.
+        methods: The rows, by name or as classes.
+        seeds: A number of seeds, or the seeds themselves.
+        baseline: The row the others are set against.
+        out: The directory of the comparison; it may hold the same comparison, begun earlier.
+        progress: Whether progress is shown; or an object that is told of it.
+        jobs: How many cells run at once; "auto" takes as many as keep the cores busy. It changes no result.
+        share: Whether a method on top of another takes the rounds of a cell that is that other, which is the default.
+            It changes no result.
+        **keys: Keys that override those of the sources. `fedprox={"mu": 0.1}` sets a method's own parameters; a list
+            for a key that takes one value is an axis of the grid.
     """
-    asked = {"methods": methods, "seeds": seeds, "baseline": baseline}
+    asked = {"methods": methods, "seeds": seeds, "baseline": baseline, "jobs": jobs, "share": share}
     tree: Tree = {}
     for layer in _trees(*sources, {**keys, **{key: value for key, value in asked.items() if value is not None}}):
         tree = merge(tree, layer)

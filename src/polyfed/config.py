@@ -1,8 +1,11 @@
 """One typed tree for an experiment; an unknown key is an error that names the nearest one."""
 
 import importlib
+import json
 import math
 import re
+from collections import Counter
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,10 +13,13 @@ import yaml
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from polyfed.errors import UsageError, did_you_mean
+from polyfed.files import Place, read_plain
 from polyfed.registry import Registry, Spec, Typed, contradiction, explain, in_words, registries
 
 NAMED = ("method", "model", "data", "engine", "track")  # sections for which a bare value sets the name
 BESIDE = ("track", "tag")  # keys of the record that change nothing of what is computed
+FREE = ("device", "eval", "checkpoint", "init", "engine", "data.root", *BESIDE)  # what may change between sittings
+FIXED = ("engine.server_threads",)  # what of it may not
 Tree = dict[str, Any]
 CLIENTS = 20  # by default, where the data do not say
 
@@ -40,6 +46,7 @@ class Train(Section):
     weight_decay: float = Field(0.0, ge=0)
     batch: int = Field(32, ge=1)
     epochs: float = Field(1.0, gt=0)
+    min_steps: int = Field(0, ge=0)  # a client's round has at least so many, however few batches it holds
     clip: float | None = Field(None, gt=0)
     schedule: Literal["constant", "cosine"] | dict[int, float] | tuple[float, int] = "constant"
 
@@ -66,6 +73,10 @@ class Train(Section):
             raise contradiction("train.nesterov needs train.momentum above 0")
         return self
 
+    def steps(self, per_epoch: int) -> int:
+        """The steps of a client's round, where an epoch has so many batches."""
+        return max(round(self.epochs * per_epoch), self.min_steps)
+
     def lr_at(self, round: int, rounds: int) -> float:
         """The learning rate of a round (rounds count from 1)."""
         if isinstance(self.schedule, dict):
@@ -82,11 +93,12 @@ class Split(Section):
     """Who holds what: long tail, then partition, then local train, validation and test."""
 
     partition: Chosen
-    clients: int | None = Field(None, ge=1)  # None: every user where users are clients, else 20
+    clients: int | None = Field(None, ge=1)  # None: as many as there are users or domains, else 20
     longtail: float = Field(1.0, ge=1)
     test: Literal["mirror", "none"] | Annotated[float, Field(gt=0, lt=1)] = 0.2
     val: float = Field(0.0, ge=0, lt=1)
     heldout: int = Field(0, ge=0)
+    public: int = Field(0, ge=0)  # samples of the global test set that the server gets instead
     seed: int | None = None
 
     @model_validator(mode="after")
@@ -117,7 +129,8 @@ class Eval(Section):
 class Gate(Section):
     """What an upload must pass."""
 
-    norm: float = Field(1000.0, gt=0)
+    norm: float = Field(1000.0, gt=0)  # times as long as what was sent, at most
+    median: float = Field(30.0, gt=1)  # times as long as the median of accepted updates, at most
 
 
 class Faults(Section):
@@ -191,6 +204,25 @@ def identity(tree: Tree) -> Tree:
     return {key: value for key, value in tree.items() if key not in BESIDE}
 
 
+def deciding(tree: Tree, path: str = "") -> Tree:
+    """The keys of a complete tree that decide a run's bits, dotted, with their values as JSON has them."""
+    made: Tree = {}
+    for key, value in tree.items():
+        if (dotted := f"{path}{key}") in FREE:
+            given = flatten({key: value}, path)
+            made |= {fixed: given[fixed] for fixed in FIXED if fixed in given}
+        else:
+            nested = isinstance(value, dict) and value and _in_words(value)
+            made |= deciding(value, f"{dotted}.") if nested else {dotted: json.loads(json.dumps(value))}
+    return made
+
+
+def differences(theirs: Tree, ours: Tree) -> list[str]:
+    """What differs between two trees of deciding keys, in words."""
+    keys = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+    return [f"{key} ({theirs.get(key)}, now {ours.get(key)})" for key in keys]
+
+
 def _has(device: str) -> bool:
     """Whether this machine has a device."""
     import torch
@@ -209,7 +241,7 @@ def _plain(section: Section, skip: str = "") -> Tree:
 DEFAULTS: Tree = {
     "method": "fedavg",
     "data": "digits",
-    "split": {"partition": "dirichlet"},
+    "split": {},
     "model": "mlp",
     "engine": "local",
     "track": "none",
@@ -226,27 +258,29 @@ def make_config(*trees: Tree) -> Config:
         tree[name] = registry_of(name).build(tree[name], name)
     split = tree["split"]
     if isinstance(split, dict):
-        tree["split"] = _split(split)
+        tree["split"] = _split(split, tree["data"].natural_partition)
     try:
         return Config(**tree)
     except ValidationError as error:
         raise UsageError(_locate(error, known)) from None
 
 
-def _split(section: Tree) -> Split:
-    """Keys that are not every split's belong to the chosen partition."""
+def _split(section: Tree, natural: str) -> Split:
+    """Keys that are not every split's belong to the chosen partition, or to the one natural to the data."""
     common = set(Split.model_fields)
     section = in_words(section, "split")
     own = {k: v for k, v in section.items() if k not in common}
-    chosen = section.get("partition", "dirichlet")
+    chosen = section.get("partition") or natural
     spec = registry_of("partition").get(chosen) if not isinstance(chosen, Spec) else type(chosen)
     unknown = [k for k in own if k not in spec.model_fields]
     if unknown:
         hint = did_you_mean(unknown[0], common | set(spec.model_fields))
+        if "partition" not in section and natural == "users":
+            hint = f"these data have users, who are its clients unless split.partition says otherwise; {hint}"
         raise UsageError(f"unknown key 'split.{unknown[0]}' for partition '{spec.name}'; {hint}")
     partition = registry_of("partition").build(chosen if isinstance(chosen, Spec) else {"name": chosen, **own}, "split")
     given = {k: v for k, v in section.items() if k in common}
-    if given.get("clients") is None and getattr(partition, "by", "") != "users":
+    if given.get("clients") is None and not getattr(partition, "by", ""):
         given["clients"] = CLIENTS
     try:
         return Split(**{**given, "partition": partition})
@@ -271,7 +305,7 @@ def registry_of(kind: str) -> Registry:
         "data": "polyfed.data.sources",
         "partition": "polyfed.data.partition",
         "engine": "polyfed.engine",
-        "track": "polyfed.engine.track",
+        "track": "polyfed.measure.trackers",
     }
     if kind not in registries:
         importlib.import_module(homes[kind])
@@ -305,14 +339,32 @@ def _in_words(mapping: Tree) -> bool:
 
 
 MERGE = "tag:yaml.org,2002:merge"
+MOST_VALUES = 100_000  # of a file, each alias counted as what it stands for: a few lines can stand for billions
+LONGEST = 500_000  # characters of a file: reading more would take longer than anybody waits
 
 
 class _Loader(yaml.SafeLoader):
     """YAML that reads 1e-5 as a number, only true and false as truth values, and refuses a key said twice."""
 
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None and self._size(node, {}) > MOST_VALUES:
+            raise yaml.YAMLError(f"it holds more than {MOST_VALUES} values")
+        return node
+
+    def _size(self, node: yaml.Node, known: dict[yaml.Node, int]) -> int:
+        """How many values there are where every alias is written out; what contains itself is counted once."""
+        if node not in known:
+            known[node] = 1
+            if isinstance(node, yaml.MappingNode):
+                known[node] += sum(self._size(one, known) for pair in node.value for one in pair)
+            elif isinstance(node, yaml.SequenceNode):
+                known[node] += sum(self._size(one, known) for one in node.value)
+        return known[node]
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [self.construct_object(k, deep=True) for k, _ in node.value if k.tag != MERGE]
-        twice = [k for k in keys if keys.count(k) > 1]
+        twice = [key for key, times in Counter(k for k in keys if isinstance(k, Hashable)).items() if times > 1]
         if twice:
             raise yaml.YAMLError(f"the key '{twice[0]}' is given twice")
         return super().construct_mapping(node, deep)
@@ -348,6 +400,8 @@ _Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.v
 
 def read_yaml(text: str, where: str) -> Any:
     """Plain data from YAML text; anything else is one sentence."""
+    if len(text) > LONGEST:
+        raise UsageError(f"{where} is longer than {LONGEST} characters")
     try:
         return _Loader(text).get_single_data()
     except yaml.YAMLError as error:
@@ -357,12 +411,14 @@ def read_yaml(text: str, where: str) -> Any:
         raise UsageError(f"{where} is not valid YAML{line}: {problem}") from None
     except RecursionError:
         raise UsageError(f"{where} is nested too deeply") from None
+    except (ValueError, TypeError, OverflowError) as error:  # a number of 5000 digits, a mapping as a key
+        raise UsageError(f"{where} holds a value that cannot be read: {error}") from None
 
 
-def read_config(path: Path) -> Tree:
+def read_config(path: Path | Place) -> Tree:
     """The tree of a config file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_plain(path).decode()
     except UnicodeDecodeError:
         raise UsageError(f"cannot read config file '{path}': it is not UTF-8 text") from None
     except OSError as error:

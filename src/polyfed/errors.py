@@ -1,7 +1,12 @@
 """What goes wrong, by who must act: each error carries the exit code of the command line."""
 
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+
+NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory")
 
 
 class PolyfedError(Exception):
@@ -26,6 +31,10 @@ class InUse(DataError):
     """Another process works on it; later it can be looked at again."""
 
 
+class MachineTrouble(DataError):
+    """This machine refuses: the disk is full, memory is short, a directory is gone, too many files are open."""
+
+
 class RunFailed(PolyfedError):
     """The run started and could not go on."""
 
@@ -36,6 +45,28 @@ class Interrupted(PolyfedError):
     """The run was stopped from outside and can be resumed."""
 
     exit_code = 130
+
+
+def trouble(error: BaseException) -> MachineTrouble | None:
+    """An error that is the machine's and nobody's fault, as one sentence; None for any other."""
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_MEMORY.search(str(error))):
+        asked = re.search(r"allocate ([\d.]+ ?\w+)", str(error))
+        return MachineTrouble(f"this machine has too little memory{f' to allocate {asked[1]}' if asked else ''}")
+    if not isinstance(error, OSError):
+        return None
+    why = error.strerror or str(error) or type(error).__name__
+    files = [f"'{os.fsdecode(name)}'" for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    return MachineTrouble(f"this machine refuses: {why}{f' ({files[0]})' if files else ''}")
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Inside, files are made use of that anybody may have written: what goes wrong there is said of them."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, EOFError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise DataError(f"{what} cannot be shown: it is damaged, or this is a fault in polyfed ({why})") from error
 
 
 def did_you_mean(word: str, valid: Iterable[str]) -> str:

@@ -3,17 +3,21 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from polyfed.data.samples import onto
+from polyfed.errors import UsageError
 from polyfed.params import Layout, Params, Slice
 
 Value = Tensor | Params | int | float
+PERSONAL = ("personal", "personal.integers")  # under which a memory keeps the personal slice
 
 
 class Bundle:
@@ -36,7 +40,7 @@ class Bundle:
         return self.__dict__[name]
 
     def __setitem__(self, name: str, value: Value) -> None:
-        if hasattr(Bundle, name):
+        if hasattr(type(self), name):
             raise ValueError(f"a value cannot be named '{name}': the bundle itself uses that word")
         self.__dict__[name] = value
 
@@ -71,6 +75,12 @@ class Bundle:
         """Every number in it."""
         return {n: v for n, v in self.items() if not isinstance(v, Tensor | Params)}
 
+    def to(self, device: torch.device) -> Self:
+        """The same on a device; itself where it is there already."""
+        if all(tensor.device == device for tensor in self.tensors().values()):
+            return self
+        return self._of({name: _moved(value, device) for name, value in self.items()})
+
     @property
     def nbytes(self) -> int:
         """Bytes of content: 4 per float, 8 per integer or number."""
@@ -91,13 +101,24 @@ class Bundle:
     def decode(cls, blob: bytes, layout: Layout | None = None) -> Self:
         """The inverse of `encode`; raises ValueError for anything that is not such a blob."""
         try:
-            return cls(**_values(blob, layout))
+            return cls._of(_values(blob, layout))
         except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"not a bundle of tensors: {error}") from error
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Self:
+        """A bundle of values that one of its kind held."""
+        return cls(**values)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Between our own processes too it travels as plain bytes."""
         return (type(self).decode, (self.encode(),)) if len(self) else (type(self), ())
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Params):
+        return Params(value.layout, onto(value.flat, device), onto(value.integers, device))
+    return onto(value, device) if isinstance(value, Tensor) else value
 
 
 def _values(blob: bytes, layout: Layout | None) -> dict[str, Any]:
@@ -131,7 +152,35 @@ class Message(Bundle):
 
 
 class Memory(Bundle):
-    """What a client keeps between rounds and never sends."""
+    """What a client keeps between rounds and never sends.
+
+    The slice a method declares personal is kept in it too, by the engine, under a name that a method cannot use.
+    """
+
+    def __setitem__(self, name: str, value: Value) -> None:
+        if name in PERSONAL:
+            raise ValueError(
+                f"a method cannot keep '{name}' in a client's memory: the slice it declares personal is kept under "
+                "that name; choose another"
+            )
+        super().__setitem__(name, value)
+
+    @property
+    def personal_slice(self) -> tuple[Tensor, Tensor] | None:
+        """The personal slice, floats and integers; None before the client has trained."""
+        floats, integers = PERSONAL
+        return (self[floats], self[integers]) if floats in self else None
+
+    def keep_personal(self, floats: Tensor, integers: Tensor) -> None:
+        """The personal slice as it is now, for the next round."""
+        self.__dict__.update(zip(PERSONAL, (floats, integers), strict=True))
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Self:
+        made = cls(**{name: value for name, value in values.items() if name not in PERSONAL})
+        if PERSONAL[0] in values:
+            made.keep_personal(*(values[name] for name in PERSONAL))
+        return made
 
 
 class State(Bundle):
@@ -145,15 +194,35 @@ def digest_of(blob: bytes) -> str:
 
 @dataclass(frozen=True)
 class Field:
-    """One thing in a message: a slice of the model, rows of a shape, or a number."""
+    """One thing in a message: a slice of the model, rows of a shape, or a number.
+
+    Attributes:
+        what: What it is, in words.
+        part: The slice of the model, if it is one.
+        rows: The shape, if it has one. A word stands for a size: "C" is the number of classes, "d" the width of the
+            features, "P" the number of weights, "F" of floats and "I" of integers; any other word is a size that is
+            free, but the same wherever the message uses the word.
+        kind: Whether it holds floats or integers, or is a number.
+        optional: Whether it may be absent.
+        against: The field sent down from which an update is measured.
+        like: The field sent down whose length is the scale of this one.
+        bound: The largest absolute value in it, where nothing sent down gives a scale.
+        below: Integers are at least 0 and less than this; "C" is the number of classes.
+        distinct: Whether no integer may come twice.
+        summed: Whether the server needs only the weighted sum of it. This is a promise, stated where it is true.
+    """
 
     what: str
     part: Slice | None = None
-    rows: tuple[int | str, ...] = ()  # "C" classes, "d" width, "P" weights, "F" floats, "I" integers; else free
+    rows: tuple[int | str, ...] = ()
     kind: Literal["float", "integer", "number"] = "float"
     optional: bool = False
-    against: str | None = None  # the field sent down from which an update is measured
-    summed: bool = True  # whether the server needs only the weighted sum of it
+    against: str | None = None
+    like: str | None = None
+    bound: float | None = None
+    below: int | str | None = None
+    distinct: bool = False
+    summed: bool = False
 
     def __str__(self) -> str:
         if self.part is not None:
@@ -165,14 +234,33 @@ class Field:
 
 @dataclass(frozen=True)
 class Wire:
-    """Everything that goes down and up, by name: one declaration for gate, byte count, people, secure sums, privacy."""
+    """Everything that goes down and up, by name: one declaration for gate, byte count, people, secure sums, privacy.
+
+    Attributes:
+        down: What the server sends a client.
+        up: What a client sends the server; every field of it needs a limit.
+    """
 
     down: dict[str, Field] = field(default_factory=dict)
     up: dict[str, Field] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name, one in self.up.items():
+            scales = [scale for scale in (one.against, one.like) if scale is not None]
+            if not scales and one.bound is None and one.below is None:
+                said = "below=" if one.kind == "integer" else "against=, like= or bound="
+                raise UsageError(f"the wire sets no limit to '{name}', which clients send: declare it with {said}")
+            unknown = [scale for scale in scales if scale not in self.down or self.down[scale].optional]
+            if unknown:
+                raise UsageError(f"the wire measures '{name}' by '{unknown[0]}', which is not always sent down")
+
     def also(self, down: dict[str, Field] | None = None, up: dict[str, Field] | None = None) -> "Wire":
         """This wire with more fields, or some replaced."""
         return Wire({**self.down, **(down or {})}, {**self.up, **(up or {})})
+
+    def summing(self, *names: str) -> "Wire":
+        """This wire with the promise that the server needs nothing of these uploaded fields but weighted sums."""
+        return self.also(up={name: replace(self.up[name], summed=True) for name in names})
 
     @property
     def only_sums(self) -> bool:

@@ -177,10 +177,11 @@ class Params:
         """A copy of a slice's values: floats and integers."""
         return _gather(self.flat, self.layout.ranges(part)), _gather(self.integers, self.layout.ranges(part, True))
 
-    def put(self, part: Slice, floats: Tensor, integers: Tensor) -> None:
-        """Write a slice's values, in place."""
+    def put(self, part: Slice, floats: Tensor, integers: Tensor | None = None) -> None:
+        """Write a slice's values, in place; without integers the slice keeps its own."""
         _scatter(self.flat, self.layout.ranges(part), floats)
-        _scatter(self.integers, self.layout.ranges(part, True), integers)
+        if integers is not None:
+            _scatter(self.integers, self.layout.ranges(part, True), integers)
 
     def mix(self, other: "Params", share: float) -> "Params":
         """share * other + (1 - share) * self; integer buffers are self's."""

@@ -1,22 +1,23 @@
 """Named, typed things (methods, models, sources, ...): a Spec says what it takes, a Registry finds it."""
 
 import importlib
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from polyfed import outside
 from polyfed.errors import UsageError, did_you_mean
+
+LARGEST = 10**18 - 1  # of whole numbers: beyond it, no loop ends and no array takes them
 
 
 class Typed(BaseModel):
     """Keys whose values are read by type."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -25,6 +26,8 @@ class Typed(BaseModel):
         takes = str(cls.model_fields[info.field_name or ""].annotation)
         if isinstance(value, bool) and ("int" in takes or "float" in takes) and "bool" not in takes:
             raise ValueError("input should be a number")
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise ValueError(f"input should be a number of at most {len(str(LARGEST))} digits")
         return value
 
 
@@ -40,6 +43,10 @@ class Spec(Typed):
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     kind: ClassVar[str] = "thing"
+
+    def reaches(self) -> str | None:
+        """A place outside of the run's directory that it works with when a run goes on: a cluster, a folder."""
+        return None
 
     def dump(self) -> dict[str, Any]:
         """Everything needed to build this again: its name and every parameter."""
@@ -57,6 +64,7 @@ def param(default: Any, what: str, **bounds: Any) -> Any:
 
 S = TypeVar("S", bound=Spec)
 registries: dict[str, "Registry"] = {}
+SHOWN = 200  # characters of a wrong value that a sentence repeats
 
 
 class Registry:
@@ -97,21 +105,31 @@ class Registry:
 
     def _by_import_path(self, path: str) -> type[Spec]:
         where, _, attribute = path.rpartition(":")
-        try:
-            module = _import_file(where) if where.endswith(".py") else importlib.import_module(where)
-            found = getattr(module, attribute)
-        except Exception as error:
-            raise UsageError(f"cannot import {self.kind} '{path}': {type(error).__name__}: {error}") from error
+        with self._importing(path):
+            code = outside.find(where)
+        ours = not where.endswith(".py") and f"{where}.".startswith(f"{self.home}.")  # a file may have any name
+        if not ours:
+            outside.admit(self.kind, path, code.files)
+        with self._importing(path):
+            found = getattr(code.load(), attribute)
         found = self.adopt(found)
         if not (isinstance(found, type) and issubclass(found, self.base)):
             raise UsageError(f"{self.kind} '{path}' is not a subclass of {self.base.__name__}")
-        ours = self._specs.get(found.name) is found and found.__module__.startswith(self.home)
-        return found if ours else self._enter(found, path)  # a later process can only find it by its path
+        named = self._specs.get(found.name) is found and found.__module__.startswith(self.home)
+        return found if named else self._enter(found, path)  # a later process can only find it by its path
 
-    def hold(self, spec: type[S]) -> type[S]:
-        """A class given from Python: unless it has a name here, it gets its import path for one."""
+    @contextmanager
+    def _importing(self, path: str) -> Iterator[None]:
+        """Whatever goes wrong inside is one sentence."""
+        try:
+            yield
+        except Exception as error:
+            raise UsageError(f"cannot import {self.kind} '{path}': {type(error).__name__}: {error}") from error
+
+    def hold(self, spec: type[S], name: str | None = None) -> type[S]:
+        """A class given from Python: unless it has a name here, it gets this one, or its import path."""
         known = self._specs.get(spec.name) is spec
-        return spec if known else self._enter(spec, f"{spec.__module__}:{spec.__qualname__}")
+        return spec if known else self._enter(spec, name or f"{spec.__module__}:{spec.__qualname__}")
 
     def _enter(self, spec: type[S], name: str) -> type[S]:
         spec.name, spec.kind = name, self.kind
@@ -133,6 +151,15 @@ class Registry:
         values = in_words(section, path)
         spec = self.get(values.pop("name", ""))
         return make(spec, values, path, f"{self.kind} '{spec.name}'")
+
+
+def specs_in(value: Any) -> Iterator[Spec]:
+    """Every Spec that was chosen in a config, or in a Spec."""
+    if isinstance(value, Spec):
+        yield value
+    if isinstance(value, BaseModel):
+        for key in type(value).model_fields:
+            yield from specs_in(getattr(value, key))
 
 
 def in_words(section: dict[Any, Any], path: str) -> dict[str, Any]:
@@ -166,10 +193,19 @@ def explain(error: ValidationError, path: str, valid: set[str], owner: str) -> s
     if first["type"] == "missing":
         return f"'{key}' must be given for {owner}"
     if first["type"] == "model_type":
-        return f"'{key}' must hold keys and values of its own (got {first['input']!r})"
+        return f"'{key}' must hold keys and values of its own (got {_shown(first['input'])})"
     about = [e for e in found if [str(part) for part in e["loc"]][: len(location)] == location]
-    got = "" if isinstance(first["input"], Spec) else f" (got {first['input']!r})"
+    got = "" if isinstance(first["input"], Spec) else f" (got {_shown(first['input'])})"
     return f"'{key}': {_either([str(e['msg']) for e in about])}{got}"
+
+
+def _shown(value: Any) -> str:
+    """A value as a sentence can hold it."""
+    try:
+        text = repr(value)
+    except ValueError:  # a number with more digits than Python writes
+        text = "a very large number"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _key(path: str, location: list[str]) -> str:
@@ -201,23 +237,3 @@ def _nested(spec: type[Spec], key: str, value: Any, path: str) -> Any:
     if isinstance(value, dict) and isinstance(field.default, Spec):
         value = {"name": field.default.name, **value}
     return registries[kind].build(value, path)
-
-
-def _import_file(path: str) -> Any:
-    """Import a user's file by path, once, under a stable module name."""
-    file = Path(path).resolve()
-    name = f"polyfed_user_{file.stem}"
-    known = sys.modules.get(name)
-    if known is not None and getattr(known, "__file__", None) == str(file):
-        return known
-    description = importlib.util.spec_from_file_location(name, file)
-    if description is None or description.loader is None or not file.is_file():
-        raise FileNotFoundError(f"no file {file}")
-    module = importlib.util.module_from_spec(description)
-    sys.modules[name] = module
-    try:
-        description.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

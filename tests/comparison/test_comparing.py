@@ -16,11 +16,12 @@ import polyfed
 from polyfed.api import config_of
 from polyfed.comparison.folder import ComparisonFolder
 from polyfed.comparison.grid import Cell
-from polyfed.comparison.run import State, States, time_left
+from polyfed.comparison.standing import State, States, time_left
 from polyfed.engine import local
-from polyfed.engine.folder import RunFolder
-from polyfed.engine.rounds import Run, Silent
+from polyfed.engine.rounds import Run
+from polyfed.engine.run_folder import RunFolder
 from polyfed.errors import DataError, Interrupted, UsageError
+from polyfed.measure.watch import Silent
 
 Keys = dict[str, Any]
 Cli = Callable[..., Any]
@@ -54,6 +55,9 @@ class Onlooking(Silent):
             if not had or had[-1] is not state:
                 had.append(state)
                 self.ran += [cell.name] if state is State.RUNNING else []
+
+    def round_of(self, cell: Cell, done: int, rounds: int, numbers: dict[str, Any]) -> None:
+        self.round(done, rounds, numbers)
 
     def say(self, text: str) -> None:
         self.said.append(text)
@@ -243,7 +247,7 @@ class TestStopped:
 
         out = tmp_path / "c"
         with pytest.raises(Interrupted, match=f"interrupted; go on with: polyfed resume {out}"):
-            polyfed.compare(tiny, methods=["fedavg", "fedper"], seeds=1, out=out, progress=Impatient())
+            polyfed.compare(tiny, methods=["fedavg", "fedper"], seeds=1, out=out, progress=Impatient(), jobs=1)
         assert set(stamps(out)) == {"fedavg-s0"}
         assert not (out / "table.csv").exists()
         before, watch = stamps(out), Onlooking()
@@ -286,10 +290,13 @@ def held(tmp_path: Path) -> Iterator[Callable[[str], threading.Thread]]:
 
 
 class TestTogether:
-    def test_a_cell_in_use_is_looked_at_again_in_the_end(self, tiny: Keys, tmp_path: Path, held: Any) -> None:
+    @pytest.mark.parametrize("jobs", [1, 2])
+    def test_a_cell_in_use_is_looked_at_again_in_the_end(
+        self, tiny: Keys, tmp_path: Path, held: Any, jobs: int
+    ) -> None:
         held("fedavg-s0")
-        watch = Onlooking()
-        made = polyfed.compare(tiny, methods=["fedavg", "fedper"], seeds=1, out=tmp_path / "c", progress=watch)
+        watch, keys = Onlooking(), {**tiny, "methods": ["fedavg", "fedper"], "seeds": 1, "jobs": jobs}
+        made = polyfed.compare(keys, out=tmp_path / "c", progress=watch)
         assert made.finished
         assert watch.ran == ["fedper-s0", "fedavg-s0"]
         assert watch.seen["fedavg-s0"] == [State.WAITING, State.ELSEWHERE, State.RUNNING, State.DONE]
@@ -301,13 +308,13 @@ class TestTogether:
         counts: list[int] = []
 
         class Counted(local.Workers):
-            def __init__(self, count: int) -> None:
-                super().__init__(count)
+            def __init__(self, count: int, *how: Any) -> None:
+                super().__init__(count, *how)
                 counts.append(count)
 
         monkeypatch.setattr(local, "Workers", Counted)
         keys = {key: value for key, value in tiny.items() if key != "engine.workers"}
-        made = polyfed.compare(keys, {"engine.workers": [1, 2]}, methods=["fedavg", "fedper"], seeds=1)
+        made = polyfed.compare(keys, {"engine.workers": [1, 2]}, methods=["fedavg", "fedper"], seeds=1, jobs=1)
         assert counts == [1, 2]
         one, two = (made.results[at].fingerprint for at in (0, 2))
         assert one == two

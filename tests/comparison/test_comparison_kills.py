@@ -1,5 +1,6 @@
 """Comparisons that are killed, and that two processes work on: the same table, and every cell done exactly once."""
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 import polyfed
-from killing import command, forked, wait_for
+from killing import children, command, descendants, forked, wait_for
 
 pytestmark = pytest.mark.slow
 Keys = dict[str, Any]
@@ -23,8 +24,10 @@ def words(tiny: Keys) -> list[str]:
 
 
 def timeless(path: Path) -> list[str]:
-    """The table of a comparison without its last column, which says seconds."""
-    return [line.rpartition("|")[0].rpartition("|")[0] or line for line in (path / "table.md").read_text().splitlines()]
+    """The table of a comparison without what says seconds: its last column and lines of the legend."""
+    lines = (path / "table.md").read_text().splitlines()
+    told = [line for line in lines if "seconds by phase" not in line and "outside training" not in line]
+    return [line.rpartition("|")[0].rpartition("|")[0] or line for line in told]
 
 
 def finished(path: Path) -> list[str]:
@@ -86,3 +89,51 @@ def test_a_killed_process_leaves_its_cell_to_the_other(words: list[str], whole: 
     assert first.end() == -signal.SIGKILL
     assert second.end() == 0
     assert timeless(out) == timeless(whole)
+
+
+class TestSideBySide:
+    """Two cells at once with a worker each; of three methods one takes the rounds of another."""
+
+    @pytest.fixture
+    def words(self, tiny: Keys) -> list[str]:
+        keys = {**tiny, "rounds": 4, "data.limit": 40, "engine.workers": 1, "seeds": 2}
+        return ["methods=[fedavg-ft,fedavg,fedper]", *(f"{key}={value}" for key, value in keys.items())]
+
+    @pytest.fixture
+    def alone(self, words: list[str], tmp_path: Path) -> Path:
+        """Undisturbed, one after the other, and nothing shared."""
+        out = tmp_path / "alone"
+        assert forked(out, ["compare", *words, "jobs=1", "share=false", "--out", str(out)]).end() == 0
+        return out
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+    def test_nobody_outlives_the_parent_and_nothing_is_lost(
+        self, words: list[str], alone: Path, tmp_path: Path, number: signal.Signals
+    ) -> None:
+        out = tmp_path / "c"
+        first, second = ["compare", *words, "--out", str(out)], ["resume", str(out)]
+        for count, again in ((1, first), (3, second)):
+            process = forked(out, [*again, "jobs=2"])
+            assert wait_for(lambda count=count: len(finished(out)) >= count, LONG)
+            assert wait_for(lambda pid=process.pid: len(descendants(pid)) >= 3, LONG)
+            seen = process.kill(number)
+            assert process.end() == (-signal.SIGKILL if number == signal.SIGKILL else 130)
+            assert wait_for(lambda seen=seen: not seen.alive(), seconds=5)
+        assert len(finished(out)) < 6, "stopped before its end, or this test shows nothing"
+        assert command(out, ["resume", str(out), "jobs=3"]).end() == 0
+        made, undisturbed = polyfed.load(out), polyfed.load(alone)
+        assert [r.fingerprint for r in made.results] == [r.fingerprint for r in undisturbed.results]
+        assert timeless(out)[:5] == timeless(alone)[:5]
+        assert (made.results[0].summary["phase_one"] or {}).get("run", "").endswith("fedavg-s0")
+
+    def test_a_cell_that_is_killed_fails_alone(self, words: list[str], alone: Path, tmp_path: Path) -> None:
+        out = tmp_path / "c"
+        process = forked(out, ["compare", *words, "jobs=2", "--out", str(out)])
+        assert wait_for(lambda: len(children(process.pid)) == 2, LONG)
+        os.kill(children(process.pid)[0], signal.SIGKILL)
+        assert process.end() == 4
+        assert "its process was killed (SIGKILL)" in (tmp_path / "c.out").read_text()
+        assert len(finished(out)) == 5
+        assert command(out, ["resume", str(out)]).end() == 0
+        made, undisturbed = polyfed.load(out), polyfed.load(alone)
+        assert [r.fingerprint for r in made.results] == [r.fingerprint for r in undisturbed.results]

@@ -23,6 +23,7 @@ class Wish:
     test: Any = 0.2
     val: float = 0.0
     heldout: int = 0
+    public: int = 0
     seed: int | None = None
 
 

@@ -61,6 +61,7 @@ def test_a_crop_is_a_shift_by_at_most_an_eighth(side: int, reach: int) -> None:
         assert len(found) == 1
         shifts.update(found)
     assert {i for i, _ in shifts} == {j for _, j in shifts} == set(range(2 * reach + 1))
+    assert len(shifts) > 2 * reach + 1, "up and across are drawn apart"
 
 
 def test_none_is_none_and_only_images_are_changed() -> None:

@@ -79,6 +79,13 @@ def test_mean_distance_of_equal_and_of_disjoint_clients(wish: Any) -> None:
     assert near["imbalance_factor"] == 1
 
 
+def test_the_imbalance_is_that_of_the_classes_that_are_there(wish: Any) -> None:
+    y = np.repeat([0, 2], [30, 10])  # nobody has class 1
+    said = federation(Arrays.hold(np.zeros((40, 2), np.float32), y), wish(test="none"), 0).describe()
+    assert said["classes"] == 3
+    assert said["imbalance_factor"] == 3
+
+
 def test_a_mirrored_test_is_not_part_of_the_total(wish: Any) -> None:
     said = federation(digits(), wish(Dirichlet(), 5, test="mirror"), 0).describe()
     assert said["total"] == 1438 == sum(c["train"] for c in said["clients"])
@@ -110,14 +117,31 @@ def test_augmenting_a_prepared_batch_pads_with_black(wish: Any) -> None:
     assert federation(digits(), wish(), 0).augment is None
 
 
-def test_a_public_set_is_taken_out_of_the_global_test(skewed: Federation) -> None:
-    public, rest = skewed.without_public(100, 3)
-    again, _ = skewed.without_public(100, 3)
-    assert torch.equal(public.rows, again.rows)
-    assert sorted([*public.rows.tolist(), *rest.rows.tolist()]) == skewed.global_test.rows.tolist()
-    assert len(public) == 100
-    with pytest.raises(UsageError, match="359"):
-        skewed.without_public(359, 0)
+def test_public_samples_are_views_of_the_pool_that_nobody_is_tested_on(wish: Any) -> None:
+    whole, made = (federation(digits(), wish(Dirichlet(), 10, public=n), 0) for n in (0, 100))
+    assert len(whole.public) == 0
+    assert made.public.pool is made.pool
+    rows = [*made.public.rows.tolist(), *made.global_test.rows.tolist()]
+    assert sorted(rows) == whole.global_test.rows.tolist()
+    assert made.notes["public"] == 100
+    assert made.describe()["global_test"] == len(whole.global_test) - 100
+
+
+def test_a_sample_of_the_global_test_has_equally_many_of_each_class(skewed: Federation) -> None:
+    sample, again, other = (skewed.class_sample(7, seed) for seed in (3, 3, 4))
+    assert torch.equal(sample.rows, again.rows)
+    assert not torch.equal(sample.rows, other.rows)
+    assert torch.bincount(sample.y).tolist() == [7] * 10
+    assert set(sample.rows.tolist()) < set(skewed.global_test.rows.tolist())
+    everything = skewed.class_sample(1000, 3)
+    assert torch.equal(everything.rows, skewed.global_test.rows), "as far as there are any"
+
+
+def test_what_a_shift_brings_in_from_outside_is_black_as_it_is_normalised(wish: Any) -> None:
+    fed = federation(digits(augment="crop"), wish(), 0)
+    black = fed.pool.prepare(torch.zeros(5, 1, 8, 8, dtype=torch.uint8))
+    assert black.max() < 0
+    torch.testing.assert_close(fed.augment(black, torch.Generator().manual_seed(0)), black)
 
 
 def test_size_and_augment_are_for_images(wish: Any) -> None:

@@ -56,6 +56,7 @@ def test_a_table_of_pixels(tmp_path):
         ("1,2,3\n4,5\n", "the number of columns changed"),
         ("1,2,3\n4,x,6\n", "could not convert string 'x'"),
         ("", "it is empty"),
+        ("a,b,c\n", "it has no samples"),
     ],
 )
 def test_a_table_that_is_none_is_one_sentence(tmp_path, text, words):

@@ -1,4 +1,4 @@
-"""The long tail of methods.md 7.1."""
+"""The long tail of docs/data.md."""
 
 import numpy as np
 import pytest
@@ -54,6 +54,8 @@ def test_the_subset_is_random_and_keyed() -> None:
 @pytest.mark.parametrize("largest", [7, 49, 93, 1000])
 def test_the_largest_possible_factor_leaves_one_sample(largest: int) -> None:
     assert tail_sizes(largest, 5, largest)[-1] == 1
+    y = np.repeat(np.arange(5), largest)
+    assert np.bincount(y[long_tail(y, 5, largest, generator(0, "t"))])[[0, 4]].tolist() == [largest, 1]
 
 
 def test_impossible_factors_say_what_is_possible() -> None:

@@ -185,7 +185,7 @@ def test_users_are_the_clients_and_those_left_out_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "fraction", "up"), [(347, 0.25, 87), (30, 0.1, 3), (4, 0.25, 1), (1, 0.2, 1), (9, 0.2, 2)]
+    ("n", "fraction", "up"), [(347, 0.25, 87), (30, 0.1, 3), (100, 0.07, 7), (4, 0.25, 1), (1, 0.2, 1), (9, 0.2, 2)]
 )
 def test_users_round_up(n: int, fraction: float, up: int) -> None:
     assert Users().test_count(n, fraction) == up
@@ -197,6 +197,74 @@ def test_domains_are_cut_into_equal_clients() -> None:
     parted = Domains().split(np.zeros(120, int), 6, 1, generator(0, "t"), domain)
     assert [len(part) for part in parted.parts] == [20, 20, 10, 10, 30, 30]
     assert [set(domain[part]) for part in parted.parts] == [{0}, {0}, {1}, {1}, {2}, {2}]
+    assert parted.origins == [0, 0, 1, 1, 2, 2]
+
+
+# ---- every random step is drawn from the seed
+
+
+def over_seeds(partition: Partition, labels: np.ndarray, clients: int, classes: int, many: int = 10) -> list[Parted]:
+    """The same partition under several seeds."""
+    return [partition.split(labels, clients, classes, generator(seed, "t")) for seed in range(many)]
+
+
+def own_classes(parted: Parted, labels: np.ndarray) -> list[set[int]]:
+    return [set(labels[part].tolist()) for part in parted.parts]
+
+
+def test_iid_parts_are_drawn() -> None:
+    labels = np.zeros(20, int)
+    drawn = over_seeds(partitions.build("iid", "split"), labels, 4, 1)
+    assert len({tuple(parted.parts[0].tolist()) for parted in drawn}) == 10
+
+
+def test_which_samples_make_a_shard_and_whose_it_is_are_drawn_apart() -> None:
+    labels = np.repeat(np.arange(4), 10)
+    drawn = over_seeds(Shards(shards=1), labels, 8, 4)
+    piles = {frozenset(frozenset(part.tolist()) for part in parted.parts) for parted in drawn}
+    assert len(piles) == 10, "samples are shuffled within their class before they are cut"
+    hands = {tuple(int(labels[part[0]]) for part in parted.parts) for parted in drawn}
+    assert len(hands) == 10, "shards are dealt at random"
+    assert all(sorted(hand) == [0, 0, 1, 1, 2, 2, 3, 3] for hand in hands)
+
+
+def test_how_many_classes_a_client_has_and_which_are_drawn() -> None:
+    labels = np.repeat(np.arange(4), 60)
+    numbers = [len(own) for parted in over_seeds(Incomplete(), labels, 20, 4) for own in own_classes(parted, labels)]
+    assert set(numbers) == {2, 3, 4}, "from two to all of them"
+    sets = {tuple(map(frozenset, own_classes(p, labels))) for p in over_seeds(Incomplete(classes=2), labels, 6, 4)}
+    assert len(sets) == 10
+
+
+def test_which_samples_an_owner_gets_is_drawn() -> None:
+    labels = np.repeat(np.arange(2), 10)
+    drawn = over_seeds(Incomplete(classes=2), labels, 2, 2)  # everybody owns everything
+    assert len({frozenset(tuple(part.tolist()) for part in parted.parts) for parted in drawn}) == 10
+
+
+def test_who_of_the_owners_of_a_rare_class_gets_it_is_drawn() -> None:
+    labels = np.repeat([0, 1], [100, 2])
+    drawn = over_seeds(Incomplete(classes=2), labels, 10, 2)
+    lucky = {k for parted in drawn for k, own in enumerate(own_classes(parted, labels)) if 1 in own}
+    assert len(lucky) > 5, "not always the first two"
+
+
+def test_who_gets_a_class_that_nobody_drew_is_drawn() -> None:
+    labels = np.repeat(np.arange(10), 6)
+    drawn = over_seeds(Incomplete(classes=1), labels, 3, 10)
+    assert all(parted.notes["classes_added"] >= 7 for parted in drawn)
+    given = [[k for k, own in enumerate(own_classes(parted, labels)) if len(own) > 1] for parted in drawn]
+    assert {k for clients in given for k in clients} == {0, 1, 2}
+    assert len({tuple(map(frozenset, own_classes(parted, labels))) for parted in drawn}) == 10
+
+
+def test_who_of_a_group_or_a_domain_gets_which_samples_is_drawn() -> None:
+    labels = np.zeros(20, int)
+    groups = over_seeds(Groups(groups=1), labels, 2, 1)
+    assert len({tuple(parted.parts[0].tolist()) for parted in groups}) == 10
+    domain = np.repeat([0, 1], 10)
+    cuts = [Domains().split(labels, 4, 1, generator(seed, "t"), domain).parts[0] for seed in range(10)]
+    assert len({tuple(part.tolist()) for part in cuts}) > 8
 
 
 TEN = np.repeat(np.arange(5), 2)
@@ -211,6 +279,9 @@ TEN = np.repeat(np.arange(5), 2)
         (Dirichlet(variant="class_capped"), 4, None, "a minimum of 2"),
         (Dirichlet(variant="feddf", min=3), 4, None, "possible: at most 3 clients"),
         (Shards(shards=3), 4, None, "at most 2 shards per client"),
+        (Shards(shards=2), 5, None, None),
+        (partitions.build("iid", "split"), 10, None, None),
+        (Dirichlet(min=2), 5, None, None),
         (Incomplete(classes=6), 4, None, "split.classes=6 is more than the 5 classes"),
         (Groups(), 4, None, "at most 4 groups are possible"),
         (Groups(groups=6), 8, None, "at most 5 groups are possible"),

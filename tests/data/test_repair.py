@@ -11,7 +11,7 @@ from polyfed.errors import UsageError
 
 
 def plainly(parts: list[list[int]], labels: np.ndarray, least: int) -> int:
-    """methods.md 7.2 word by word, slowly."""
+    """The rule of docs/data.md word by word, slowly."""
     moved = 0
     while min(map(len, parts)) < least:
         giver = max(range(len(parts)), key=lambda k: (len(parts[k]), -k))

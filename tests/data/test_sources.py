@@ -11,7 +11,7 @@ from polyfed.data.partition import Users
 from polyfed.data.sources import base, load_cached, sources
 from polyfed.data.sources.arrays import Arrays
 from polyfed.data.sources.base import Dataset
-from polyfed.data.sources.digits import Digits
+from polyfed.data.sources.digits import Digits, bundled
 from polyfed.errors import DataError, UsageError
 
 
@@ -32,6 +32,20 @@ def test_settings_are_checked_in_one_sentence() -> None:
 def test_a_source_is_plain_data() -> None:
     for source in (Digits(limit=5), sources.build({"name": "uci-har", "root": "~/x", "subjects": [1, 2]}, "data")):
         assert sources.build(source.dump(), "data") == source
+
+
+def test_digits_are_the_ones_scikit_learn_loads() -> None:
+    from sklearn.datasets import load_digits
+
+    theirs, ours = load_digits(), bundled()
+    assert np.array_equal(ours[:, :-1], theirs.data)
+    assert np.array_equal(ours[:, -1], theirs.target)
+
+
+def test_digits_without_scikit_learn_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyfed.data.sources.digits.find_spec", lambda name: None)
+    with pytest.raises(DataError, match="come with scikit-learn, which is not installed"):
+        Digits().load()
 
 
 def test_digits_have_a_fixed_stratified_test_part() -> None:

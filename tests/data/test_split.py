@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from polyfed.data.partition import Dirichlet, Domains, Groups, Iid, Parted, Partition, Users
 from polyfed.data.sources.base import Dataset
-from polyfed.data.split import Split, split_dataset
+from polyfed.data.split import Split, split_alone, split_dataset
 from polyfed.errors import UsageError
 
 Make = Callable[..., Dataset]
@@ -144,6 +144,13 @@ def test_domain_clients_are_named_after_their_domain(labelled: Make, wish: Any) 
     assert split.names == ("photo-0", "photo-1", "sketch-2", "sketch-3")
 
 
+def test_clients_are_numbered_so_that_names_sort_like_ids(labelled: Make, wish: Any) -> None:
+    ten, eleven = (split_dataset(labelled(TENS), wish(Iid(), count), 0).names for count in (10, 11))
+    assert (ten[0], ten[9]) == ("client-0", "client-9")
+    assert (eleven[0], eleven[9], eleven[10]) == ("client-00", "client-09", "client-10")
+    assert sorted(eleven) == list(eleven)
+
+
 def test_held_out_clients_are_a_seeded_choice(labelled: Make, wish: Any) -> None:
     first, again, other = (split_dataset(labelled(TENS), wish(Iid(), 20, heldout=8), seed) for seed in (0, 0, 1))
     assert len(first.heldout) == len(set(first.heldout)) == 8
@@ -177,3 +184,90 @@ def test_a_foreign_partition_is_checked(labelled: Make, wish: Any) -> None:
         split_dataset(labelled(TENS), wish(Greedy()), 0)
     with pytest.raises(UsageError, match="without a sample"):
         split_dataset(labelled(TENS), wish(Empty()), 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "fits"), [([3, 4, 5], True), ([4, 5, 6], False), ([-1, 3, 4], False), ([2, 3], False)]
+)
+def test_a_partition_may_give_every_row_once_and_none_that_does_not_exist(
+    labelled: Make, wish: Any, rows: list[int], fits: bool
+) -> None:
+    class Given(Partition):
+        def split(self, labels: Any, clients: Any, classes: Any, rng: Any, origin: Any = None) -> Parted:
+            return Parted([np.arange(3), np.array(rows)])
+
+    data, options = labelled([0, 1] * 3), wish(Given(), test="none")
+    if fits:
+        assert [train.tolist() for train in split_dataset(data, options, 0).train] == [[0, 1, 2], rows]
+        return
+    with pytest.raises(UsageError, match="two clients, or one that does not exist"):
+        split_dataset(data, options, 0)
+
+
+def test_which_rows_the_limit_and_the_long_tail_leave_is_drawn_from_the_seed(labelled: Make, wish: Any) -> None:
+    data = labelled(TENS)
+    for options in ({"limit": 50}, {"longtail": 10.0}):
+        wanted = wish(Iid(), 3, test="none", longtail=options.get("longtail", 1.0))
+        left = [tuple(rows_of(split_dataset(data, wanted, seed, options.get("limit"))).tolist()) for seed in range(4)]
+        assert len(set(left)) == 4
+        for rows in left:
+            counts = np.bincount(data.y[list(rows)], minlength=10)
+            assert counts.tolist() == sorted(counts.tolist(), reverse=True)
+
+
+def test_the_long_tail_is_taken_of_the_rows_that_the_limit_left(labelled: Make, wish: Any) -> None:
+    y = np.tile(np.arange(4), 30)  # classes take turns, so that positions and labels never agree by chance
+    split = split_dataset(labelled(y), wish(Iid(), 2, longtail=8, test="none"), 0, limit=16)
+    assert np.bincount(y[rows_of(split)], minlength=4).tolist() == [16, 8, 4, 2]
+
+
+def test_local_tests_are_drawn_client_by_client(labelled: Make, wish: Any) -> None:
+    class Halves(Partition):
+        def split(self, labels: Any, clients: Any, classes: Any, rng: Any, origin: Any = None) -> Parted:
+            return Parted([np.arange(40), np.arange(40, 80)])
+
+    data = labelled(np.zeros(80, int))
+    both = [split_dataset(data, wish(Halves(), test=0.25, val=0.25), seed) for seed in (0, 1)]
+    tests = [split.test[k] - 40 * k for split in both for k in (0, 1)]
+    assert len({tuple(rows.tolist()) for rows in tests}) == 4, "each client and each seed its own"
+    for split in both:
+        assert [len(part[k]) for part in (split.train, split.val, split.test) for k in (0, 1)] == [23, 23, 7, 7, 10, 10]
+
+
+# ---- public samples
+
+
+@pytest.mark.parametrize("count", [1, 30, 47, 499])
+def test_public_samples_are_balanced_as_far_as_there_are_any(labelled: Make, wish: Any, count: int) -> None:
+    data = labelled(TENS, np.repeat(np.arange(10), 50)[: 500 - 48])  # two samples of the last class
+    make = lambda seed, n: split_dataset(data, wish(Iid(), 4, public=n), seed)  # noqa: E731
+    if count >= 452:
+        with pytest.raises(UsageError, match=f"split.public={count} leaves no test: .* 452 samples"):
+            make(0, count)
+        return
+    split, whole = make(0, count), make(0, 0)
+    assert sorted([*split.public, *split.global_test]) == whole.global_test.tolist()
+    held = np.bincount(data.y[split.public], minlength=10)
+    assert held.sum() == count
+    assert held[:9].max() - held[:9].min() <= 1
+    assert held[9] <= 2
+    assert split.notes == whole.notes | {"public": count}
+    assert make(0, count).digest() == split.digest() != make(1, count).digest()
+    assert split.digest() != whole.digest()
+    assert all(np.array_equal(a, b) for a, b in zip(split.train + split.test, whole.train + whole.test, strict=True))
+
+
+@pytest.mark.parametrize("official", [True, False])
+def test_public_samples_are_in_nobodys_local_test(labelled: Make, wish: Any, official: bool) -> None:
+    data = labelled(TENS, np.repeat(np.arange(10), 50) if official else ())
+    split = split_dataset(data, wish(Dirichlet(), 5, test="mirror" if official else 0.2, public=20), 0)
+    tests = np.concatenate(split.test)
+    assert len(split.public) == 20
+    assert not np.isin(split.public, tests).any()
+    assert not np.isin(split.public, np.concatenate(split.train)).any()
+    assert np.array_equal(np.sort(tests), split.global_test)
+
+
+def test_a_site_alone_has_no_public_samples(labelled: Make, wish: Any) -> None:
+    with pytest.raises(UsageError, match=r"split\.public needs a global test set"):
+        split_alone(labelled(TENS), wish(Users(), 2, public=3), 0, 0, ("a", "b"))

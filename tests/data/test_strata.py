@@ -4,10 +4,20 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyfed.data.strata import deal, hold_out, parts_of, pick, shares
+from polyfed.data.strata import deal, grouped, hold_out, parts_of, pick, shares
 from polyfed.rng import generator
 
 labels = st.lists(st.integers(0, 5), min_size=1, max_size=60).map(lambda values: np.array(values, np.int64))
+
+
+def test_grouped_sorts_by_label_and_shuffles_within_it() -> None:
+    y = np.array([2, 0, 1] * 8)
+    orders = [grouped(y, generator(seed, "t")) for seed in range(5)]
+    for order in orders:
+        assert y[order].tolist() == [0] * 8 + [1] * 8 + [2] * 8
+        assert sorted(order.tolist()) == list(range(24))
+    for c in range(3):
+        assert len({tuple(order[8 * c : 8 * c + 8].tolist()) for order in orders}) == 5
 
 
 @given(labels, st.lists(st.integers(0, 9), min_size=6, max_size=6))
@@ -61,3 +71,21 @@ def test_deal_follows_the_clients_shares_of_each_class() -> None:
     y = np.repeat([0, 1, 2], [8, 5, 4])
     parts = deal(y, counts, generator(0, "t"))
     assert [np.bincount(y[p], minlength=3).tolist() for p in parts] == [[6, 0, 1], [2, 0, 1], [0, 0, 2]]
+
+
+def test_largest_remainders_go_first_and_no_share_beyond_its_room() -> None:
+    assert shares(10, np.array([5, 3, 2]), np.full(3, 10)).tolist() == [5, 3, 2]
+    assert shares(4, np.array([5, 3, 2]), np.full(3, 4)).tolist() == [2, 1, 1], "0.8 is a larger remainder than 0.2"
+    assert shares(3, np.array([1, 1, 1, 1]), np.full(4, 3)).tolist() == [1, 1, 1, 0], "ties: the first"
+    assert shares(6, np.array([8, 1, 1]), np.array([2, 3, 3])).tolist() == [2, 2, 2]
+    assert shares(9, np.array([1, 1]), np.array([2, 3])).tolist() == [2, 3], "no more than there is room for"
+
+
+def test_which_samples_are_picked_held_out_and_dealt_is_drawn() -> None:
+    y = np.repeat([0, 1], 10)
+    for draw in (
+        lambda rng: pick(y, np.array([3, 3]), rng),
+        lambda rng: hold_out(y, 4, rng)[1],
+        lambda rng: deal(y, np.ones((2, 2), int), rng)[0],
+    ):
+        assert len({tuple(draw(generator(seed, "t")).tolist()) for seed in range(5)}) == 5

@@ -1,9 +1,9 @@
-"""BatchNorm under averaging, and nothing of one client in another (peers.md 7)."""
+"""BatchNorm under averaging, and nothing of one client in another."""
 
 import pytest
 import torch
 
-from polyfed.engine.local import threads
+from polyfed.engine.threads import threads
 from polyfed.engine.work import Job, World
 from polyfed.methods.base import Upload
 
@@ -36,13 +36,13 @@ def test_fedavg_of_two_clients_is_the_state_computed_by_hand(run):
     assert sizes[0] != sizes[1], "or the weights would not show"
     states = []
     for outcome in found:
-        params = run.server.params.copy()
+        params = run.server.shared.copy()
         params.put(run.method.shared, outcome.up.w, outcome.up["w.integers"])
         states.append(
             {e.name: e.view(params.integers if e.kind == "integer" else params.flat) for e in params.layout.entries}
         )
     run.method.merge(run.server, [Upload(o.client, n, o.up) for o, n in zip(found, sizes, strict=True)])
-    merged = run.server.params
+    merged = run.server.shared
     kinds = {"weight": 0, "buffer": 0, "integer": 0}
     for entry in merged.layout.entries:
         kinds[entry.kind] += 1
@@ -65,7 +65,7 @@ def test_integer_buffers_count_the_first_contributors_steps(run):
     assert steps[0] != steps[1], "or the test could not tell"
     assert (found[0].up["w.integers"] == steps[0]).all()
     run.method.merge(run.server, [Upload(o.client, 1, o.up) for o in found])
-    assert (run.server.params.integers == steps[0]).all()
+    assert (run.server.shared.integers == steps[0]).all()
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "Counting"])
@@ -99,7 +99,7 @@ def test_work_depends_on_its_memory_and_message_alone(trial, own):
     remembers = world.do(job, first.memory)
     assert remembers.up.encode() == first.up.encode(), "Counting trains from the message alone"
     assert remembers.digest != first.digest
-    run.server.params.flat.mul_(0.5)
-    run.server.params = run.server.params
+    run.server.shared.flat.mul_(0.5)
+    run.server.shared = run.server.shared
     assert world.do(run.jobs("train", 2, [1])[0], None).up.encode() != first.up.encode()
     assert torch.equal(run.world.resident.params.flat, run.world.resident.initial.flat), "the server's model is its own"

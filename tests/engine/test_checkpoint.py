@@ -3,15 +3,17 @@
 import json
 import os
 import shutil
-from pathlib import Path
+from importlib.metadata import version
 
+import numpy as np
 import pytest
+import yaml
 
 import polyfed
 from polyfed.engine import checkpoint as checkpoint_module
-from polyfed.engine.checkpoint import Checkpoints
+from polyfed.engine.checkpoint import Checkpoints, Origin
 from polyfed.engine.memory import MemoryStore
-from polyfed.errors import DataError, Interrupted
+from polyfed.errors import DataError, Interrupted, UsageError
 
 
 class StopAfter:
@@ -188,7 +190,7 @@ def break_nth(monkeypatch, owner, name, nth):
         (os, "replace", 1),  # a memory file
         (os, "replace", 3),  # the server's file
         (os, "replace", 4),  # the head
-        (Path, "rename", 1),  # the checkpoint itself
+        (os, "rename", 1),  # the checkpoint itself
         (os, "fsync", 2),
         (os, "fsync", 9),
         (checkpoint_module, "write_file", 2),
@@ -232,13 +234,94 @@ def test_a_stale_memory_file_does_not_spoil_the_next_checkpoint(trial, changes, 
 def test_the_server_comes_back_with_its_state_and_numbers(trial, tmp_path):
     run = trial.run({})
     run.go()
-    run.server.state.drift, run.server.state.count = run.server.params.copy(), 7
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    run.server.state.drift, run.server.state.count = run.server.shared.copy(), 7
+    checkpoints = Checkpoints(tmp_path / "checkpoints", 1, Origin({"seed": 0}, "these clients"))
     checkpoints.save(run.progress, run.server, run.store, {"rounds": 11})
     other = trial.run({})
     other.prepare()
     progress, lengths = checkpoints.load(other.server, MemoryStore(tmp_path), pytest.fail)
     assert (progress, lengths) == (run.progress, {"rounds": 11})
-    assert other.server.params.digest() == run.server.params.digest()
-    assert other.server.state.drift.digest() == run.server.params.digest()
+    assert other.server.shared.digest() == run.server.shared.digest()
+    assert other.server.state.drift.digest() == run.server.shared.digest()
     assert other.server.state.count == 7
+
+
+# ---- whose it is
+
+
+def edited(path, **keys):
+    """A copy of a run with other values in its config file."""
+    tree = yaml.safe_load((path / "config.yaml").read_text())
+    for dotted, value in keys.items():
+        *sections, last = dotted.split("__")
+        section = tree
+        for name in sections:
+            section = section[name]
+        section[last] = value
+    (path / "config.yaml").write_text(yaml.safe_dump(tree))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"seed": 7}, r"differs in seed \(0, now 7\), who takes part"),
+        ({"train__lr": 0.5}, r"differs in train.lr \(0.05, now 0.5\)$"),
+        ({"rounds": 9}, r"differs in rounds \(6, now 9\)$"),
+        ({"participation": 1.0}, "participation"),
+        ({"gate__norm": 10.0}, "gate.norm"),
+        ({"train__schedule": {3: 0.1}}, r"train.schedule \(constant, now {'3': 0.1}\)"),
+        ({"data__limit": 19}, r"data.limit \(20, now 19\), who takes part or holds how many samples"),
+    ],
+)
+def test_a_checkpoint_of_another_experiment_is_refused_and_told_apart(half, changed, told):
+    before = {p: p.read_bytes() for p in (half / "checkpoints").rglob("*") if p.is_file()}
+    with pytest.raises(UsageError, match=told):
+        polyfed.resume(edited(half, **changed))
+    assert before == {p: p.read_bytes() for p in before}
+    assert "corrupt" not in log(half), "it is whole, but another's"
+
+
+def test_what_decides_no_bits_may_change(trial, changes, half):
+    other = edited(half, eval__every=2, checkpoint__every=3, engine__quorum=0.1, device="cpu", tag="again")
+    assert polyfed.resume(other).fingerprint == trial.kept(changes).fingerprint
+
+
+def test_another_methods_checkpoint_is_refused(trial, changes, half):
+    other = trial.run({**changes, "method.name": "fedavg"}, watch=StopAfter(2))
+    with pytest.raises(Interrupted):
+        other.go()
+    shutil.rmtree(half / "checkpoints")
+    shutil.copytree(other.folder.path / "checkpoints", half / "checkpoints")
+    with pytest.raises(UsageError, match=r"differs in method.name \(fedavg, now .*Counting\)"):
+        polyfed.resume(half)
+    assert polyfed.resume(other.folder.path).summary["rounds"] == 6
+
+
+def test_every_checkpoint_tells_config_version_and_federation(half):
+    for at in (half / "checkpoints").iterdir():
+        origin = json.loads(json.loads((at / "head.json").read_text())["head"])["origin"]
+        assert (origin["config"]["seed"], origin["polyfed"]) == (0, version("polyfed"))
+        assert "engine.workers" not in origin["config"]
+        assert len(origin["federation"]) == len(origin["digest"]) == 64
+
+
+def test_other_data_under_the_same_config_are_refused(trial, tmp_path):
+    for name, n in (("a", 12), ("b", 15)):
+        write_client(tmp_path / "data" / name, n)
+    keys = {"data.name": "folder", "data.root": str(tmp_path / "data"), "data.limit": None, "split.partition": "users"}
+    keys |= {"split.clients": None, "rounds": 3}
+    config = {k: v for k, v in trial.keys(keys).items() if k != "split.alpha"}
+    with pytest.raises(Interrupted):
+        polyfed.run(config, out=tmp_path / "run", progress=StopAfter(1))
+    shutil.copytree(tmp_path / "data", tmp_path / "moved")
+    shutil.copytree(tmp_path / "data", tmp_path / "other")
+    write_client(tmp_path / "other" / "b", 14)
+    with pytest.raises(UsageError, match="this one differs in who takes part or holds how many samples"):
+        polyfed.resume(edited(tmp_path / "run", data__root=str(tmp_path / "other")))
+    assert polyfed.resume(edited(tmp_path / "run", data__root=str(tmp_path / "moved"))).summary["rounds"] == 3
+
+
+def write_client(folder, n):
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "samples.npz", x=np.arange(n * 8, dtype=np.float32).reshape(n, 8), y=np.arange(n) % 3)

@@ -31,7 +31,7 @@ def test_the_fingerprint_sees_one_bit_of_one_memory_and_of_the_server(trial, own
     run = trial.run({"method.name": own("Counting")})
     before = run.go()["fingerprint"]
     assert run.fingerprint() == before
-    run.server.params.flat[0] += 1e-3
+    run.server.shared.flat[0] += 1e-3
     changed = run.fingerprint()
     run.server.state.number = 1
     assert len({before, changed, run.fingerprint()}) == 3

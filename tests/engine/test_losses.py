@@ -7,6 +7,7 @@ import pytest
 
 from polyfed import cli
 from polyfed.engine.local import Serial
+from polyfed.engine.local.worker import Begin
 from polyfed.engine.memory import MemoryStore
 from polyfed.engine.work import Job, Outcome
 from polyfed.errors import RunFailed
@@ -161,7 +162,7 @@ def test_a_worker_that_cannot_set_up_says_why(trial, workers, monkeypatch):
 
     def prepared():
         prepare()
-        crew.workers[0].begin({"method": {"name": "no such method"}})
+        crew.workers[0].begin(Begin({"method": {"name": "no such method"}}))
 
     monkeypatch.setattr(run, "prepare", prepared)
     with pytest.raises(RunFailed, match=r"a worker could not set up.*no such method"):

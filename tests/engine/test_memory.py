@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from polyfed.engine import memory as memory_module
-from polyfed.engine.memory import MemoryStore, write_file
+from polyfed.engine.memory import MemoryStore
 from polyfed.errors import DataError
+from polyfed.files import write_file
 from polyfed.message import digest_of
 
 
@@ -21,7 +21,7 @@ def keep(store, client, version, blob):
 
 
 def files(store):
-    return sorted(p.name for p in store.folder.iterdir()) if store.folder.exists() else []
+    return store.folder.names()
 
 
 def test_no_memory_is_none(store):
@@ -63,6 +63,35 @@ def test_beyond_a_limit_the_oldest_go_to_disk(tmp_path, limit):
     assert store.get(2, 1) == b"abc"
 
 
+def test_exactly_at_the_limit_nothing_goes_to_disk(tmp_path):
+    store = MemoryStore(tmp_path / "memory", limit=6)
+    store.put(0, 1, b"abc")
+    store.put(1, 1, b"def")
+    assert files(store) == []
+    store.put(2, 1, b"g")
+    assert files(store) == ["0-1.safetensors"], "the oldest, and only as many as needed"
+
+
+def test_what_is_put_again_or_dropped_counts_once_towards_the_limit(tmp_path):
+    store = MemoryStore(tmp_path / "memory", limit=6)
+    for _ in range(5):
+        store.put(0, 1, b"abcdef")
+    store.drop(0, 1)
+    store.put(1, 1, b"abcdef")
+    assert files(store) == []
+
+
+def test_a_version_that_was_durable_and_is_put_again_is_written_again(store):
+    """A round done again after a resume has the number of one that was kept: its file must be the new memory."""
+    keep(store, 1, 1, b"of the first time")
+    store.persist()
+    keep(store, 1, 1, b"of the second time")
+    store.persist()
+    again = MemoryStore(store.folder)
+    again.restore(store.table, store.digests)
+    assert again.get(1, 1) == b"of the second time"
+
+
 def test_a_spilled_version_that_is_put_again_is_the_new_one(tmp_path):
     """A round drawn again writes the same version anew."""
     store = MemoryStore(tmp_path / "memory", limit=0)
@@ -88,7 +117,7 @@ def test_persist_writes_what_counts_and_a_new_store_restores_it(store):
 def test_persist_replaces_a_file_left_by_a_sitting_that_was_killed(store):
     """It may come from other bits (another machine, a client lost): only what this store wrote is trusted."""
     store.folder.mkdir()
-    (store.folder / "1-2.safetensors").write_bytes(b"of the killed one")
+    (store.folder.path / "1-2.safetensors").write_bytes(b"of the killed one")
     keep(store, 1, 2, b"of this one")
     store.persist()
     MemoryStore(store.folder).restore(store.table, store.digests)
@@ -96,7 +125,7 @@ def test_persist_replaces_a_file_left_by_a_sitting_that_was_killed(store):
 
 def test_persist_syncs_every_version_once(store, monkeypatch):
     synced = []
-    monkeypatch.setattr(memory_module.os, "fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
     for client in range(3):
         keep(store, client, 1, b"abc")
     store.persist()
@@ -110,16 +139,16 @@ def test_persist_syncs_every_version_once(store, monkeypatch):
 def test_persist_syncs_what_was_spilled(tmp_path, monkeypatch):
     store, synced = MemoryStore(tmp_path / "memory", limit=0), []
     keep(store, 1, 1, b"abc")
-    monkeypatch.setattr(memory_module.os, "fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
     store.persist()
-    assert str(store.folder / "1-1.safetensors") in synced
+    assert str(store.folder.path / "1-1.safetensors") in synced
 
 
 @pytest.mark.parametrize("content", [b"", b"onf", b"one and more"])
 def test_restore_refuses_a_file_that_is_not_what_was_written(store, content):
     keep(store, 1, 1, b"one")
     store.persist()
-    (store.folder / "1-1.safetensors").write_bytes(content)
+    (store.folder.path / "1-1.safetensors").write_bytes(content)
     with pytest.raises(DataError, match="client 1, version 1, is corrupt"):
         MemoryStore(store.folder).restore(store.table, store.digests)
 
@@ -137,7 +166,7 @@ def test_prune_keeps_what_kept_checkpoints_and_the_present_need(store):
         for client in (1, 2):
             keep(store, client, version, f"{client} {version}".encode())
         store.persist()
-    (store.folder / ".3-1.safetensors.99.tmp").write_bytes(b"a killed write")
+    (store.folder.path / ".3-1.safetensors.99.tmp").write_bytes(b"a killed write")
     assert len(files(store)) == 7
     store.prune({1: 2, 2: 2})
     assert files(store) == [f"{c}-{v}.safetensors" for c in (1, 2) for v in (2, 3)]
@@ -154,10 +183,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_file(path, b"old")
 
-    def broken(*_):
+    def broken(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(memory_module.os, "replace", broken)
+    monkeypatch.setattr(os, "replace", broken)
     with pytest.raises(OSError, match="No space"):
         write_file(path, b"new")
     assert path.read_bytes() == b"old"

@@ -85,7 +85,7 @@ def test_if_all_are_rejected_the_quorum_rule_holds_and_the_model_is_the_old_one(
     with pytest.raises(RunFailed, match=r"round 2 fell below the quorum.*NaN"):
         run.go()
     assert run.progress.rejected == {"nonfinite": 5 * 4}
-    assert run.server.params.flat.isfinite().all()
+    assert run.server.shared.flat.isfinite().all()
     assert {k: v[0] for k, v in memories.seen[1].items()} == run.store.table
 
 

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 import polyfed
-from polyfed.engine import folder as folder_module
+from polyfed.engine import run_folder as folder_module
 from polyfed.errors import DataError, Interrupted, UsageError
+from polyfed.measure.seconds import PHASES
 
 TABLES = ("rounds", "clients", "classes", "training")
 
@@ -80,6 +81,25 @@ def test_killed_between_the_last_records_and_the_summary(trial, changes):
     assert finished.fingerprint == trial.kept(changes).fingerprint
 
 
+def test_what_a_killed_process_left_half_written_is_removed_and_nothing_else(stopped):
+    for name in (".summary.json.123.tmp", ".report.html.123.tmp"):
+        (stopped / name).write_text("{")
+    polyfed.resume(stopped)
+    assert not (stopped / ".summary.json.123.tmp").exists()
+    assert (stopped / ".report.html.123.tmp").exists(), "another process may be writing it"
+
+
+def test_killed_after_the_last_checkpoint_before_older_ones_were_deleted(trial, changes):
+    finished = trial(changes)
+    (finished.path / "summary.json").unlink()
+    kept = sorted(p.name for p in (finished.path / "checkpoints").iterdir())
+    shutil.copytree(finished.path / "checkpoints" / kept[0], finished.path / "checkpoints" / "at-000001")
+    (finished.path / "memory" / "0-1.safetensors").write_bytes(b"old")
+    polyfed.resume(finished.path)
+    assert sorted(p.name for p in (finished.path / "checkpoints").iterdir()) == kept
+    assert not (finished.path / "memory" / "0-1.safetensors").exists()
+
+
 def test_another_environment_is_said(stopped):
     path = stopped / "environment.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"torch": "1.0", "cpu": "abacus"}))
@@ -142,3 +162,4 @@ def test_seconds_add_up_over_sittings(stopped):
     after = polyfed.resume(stopped).summary["seconds"]
     assert all(after[phase] >= round(before[phase], 3) for phase in before)
     assert after["total"] > before["total"] > 0
+    assert after["total"] == pytest.approx(sum(after[phase] for phase in PHASES), rel=0.02)

@@ -130,4 +130,4 @@ def test_local_buffers_stay_on_the_client(trial, crews, resnet):
     assert memory.personal.numel() == layout.size - layout.n_weights
     assert memory["personal.integers"].numel() == layout.n_integers
     assert memory["personal.integers"].min() > 0, "they were counted on"
-    assert torch.equal(run.server.params.buffers, run.world.resident.initial.buffers), "the server never sees any"
+    assert torch.equal(run.server.shared.buffers, run.world.resident.initial.buffers), "the server never sees any"

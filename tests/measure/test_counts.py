@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from polyfed.data.samples import Samples
+from polyfed.measure import counts
 from polyfed.measure.counts import confusion, confusions
 
 
@@ -34,6 +35,12 @@ def naive(predictor, samples, allowed):
 @pytest.mark.parametrize("batch", [1, 10, 57, 1000])
 def test_counts_are_those_of_a_loop_whatever_the_batch(predictor, samples, batch):
     assert torch.equal(confusion(predictor, samples, 4, batch), naive(predictor, samples, range(4)))
+
+
+@pytest.mark.parametrize("rows", [1, 20, 57])
+def test_counts_do_not_depend_on_how_many_rows_are_counted_at_once(predictor, samples, monkeypatch, rows):
+    monkeypatch.setattr(counts, "AT_ONCE", rows)
+    assert torch.equal(confusion(predictor, samples, 4, 10), naive(predictor, samples, range(4)))
 
 
 @pytest.mark.parametrize("own", [[2], [0, 3], [1, 2, 3]])
@@ -70,3 +77,11 @@ def test_a_tie_goes_to_the_first_class(samples):
 
     assert confusion(Same(), samples, 4, 16)[:, 1:].sum() == 0
     assert confusions(Same(), samples, 4, 16, [torch.tensor([1, 3])])[0][:, 1].sum() == 57
+
+
+@pytest.mark.parametrize(("label", "counted"), [(3, 57), (4, 50), (5, 50)])
+def test_the_first_label_that_is_no_class_is_the_number_of_classes(samples, label, counted):
+    marked = Samples.of(samples.pool.x, torch.where(torch.arange(57) < 7, label, samples.y))
+    table = confusion(nn.Linear(6, 4), marked, 4, 16)
+    assert table.sum() == counted
+    assert table.sum(1).tolist()[:3] == torch.bincount(marked.y, minlength=6)[:3].tolist()

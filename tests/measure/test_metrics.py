@@ -75,6 +75,18 @@ def test_client_numbers_are_unweighted_over_clients_that_have_test_samples():
     assert client_numbers({}, EACH) is None
 
 
+def test_balanced_is_the_mean_of_the_clients_own_and_not_that_of_the_pooled_table():
+    one = np.array([[1, 0, 0], [1, 0, 0], [0, 0, 0]])  # recalls 1 and 0: balanced 0.5
+    other = np.array([[0, 9, 0], [0, 1, 0], [0, 0, 0]])  # recalls 0 and 1: balanced 0.5
+    third = np.array([[4, 0, 0], [0, 0, 0], [0, 0, 0]])  # one class, all right: balanced 1
+    found = client_numbers({0: one, 1: other, 2: third}, EACH)
+    assert found["balanced"] == pytest.approx((0.5 + 0.5 + 1.0) / 3)
+    pooled = balanced(one + other + third)
+    assert pooled == pytest.approx((5 / 14 + 1 / 2) / 2)
+    assert found["accuracy"] == pytest.approx((1 / 2 + 1 / 10 + 1) / 3)
+    assert (found["head"], found["mid"]) == (pytest.approx(5 / 14), 0.5), "groups are pooled"
+
+
 @pytest.mark.parametrize(("clients", "tenth"), [(1, 1), (9, 1), (10, 1), (11, 2), (20, 2), (21, 3)])
 def test_worst_and_best_are_means_over_the_ceiling_of_a_tenth(clients, tenth):
     tables = {k: right(k, 30) for k in reversed(range(clients))}

@@ -12,6 +12,7 @@ from polyfed.data.federation import Federation
 from polyfed.engine.checkpoint import Progress
 from polyfed.engine.evaluation import Evaluation
 from polyfed.measure.recorder import Recorder
+from polyfed.measure.seconds import PHASES, Stopwatch
 
 RUN = {"rounds": 3, "participation": 0.5, "split.alpha": 0.5}
 NUMBERS = {"accuracy", "std", "worst10", "best10", "balanced", "head", "mid", "tail"}
@@ -47,10 +48,28 @@ def test_the_summary_has_its_fields_and_is_strict_json(made, method):
     for part in ("personal", "personal_before", "personal_selected", "personal_classes"):
         assert summary[part].keys() >= NUMBERS, part
         assert 0 <= summary[part]["worst10"] <= summary[part]["accuracy"] <= summary[part]["best10"] <= 1
+    assert summary["untested"] == 0
     assert set(summary["bytes"]) == {"up", "down", "eval"}
-    assert set(summary["seconds"]) == {"total", "train", "eval", "server"}
+    assert set(summary["seconds"]) == {"total", *PHASES}
     assert (summary["rejected"], summary["failed"], summary["lost"]) == ({}, {}, [])
     assert (summary["method"], summary["clients"], summary["rounds"]) == (method, 4, 3)
+
+
+def test_the_phases_of_a_run_add_up_to_its_seconds(made):
+    """The last evaluation too: `fedavg-ft` measures everything once more after its finish."""
+    seconds = made(method="fedavg-ft").summary["seconds"]
+    assert sum(seconds[phase] for phase in PHASES) == pytest.approx(seconds["total"], rel=0.02)
+    assert all(seconds[phase] > 0 for phase in PHASES)
+
+
+def test_the_last_evaluation_is_counted(made, monkeypatch):
+    """A clock that moves only while PA_cls is measured stands still in every other phase."""
+    now = [0.0]
+    monkeypatch.setattr(Stopwatch.__init__, "__defaults__", (lambda: now[0],))
+    asked = Evaluation._asked_classes
+    monkeypatch.setattr(Evaluation, "_asked_classes", lambda self: (now.__setitem__(0, now[0] + 5), asked(self))[1])
+    seconds = made(method="fedper", rounds=2).summary["seconds"]
+    assert seconds == dict.fromkeys(PHASES, 0) | {"total": 5, "eval": 5}
 
 
 def test_a_method_with_a_personal_part_has_no_global_model(made):
@@ -86,15 +105,62 @@ def test_masked_pa_cls_is_never_below_the_plain_one(made, method):
         assert (masked[k][own] >= diagonal[k][own]).all(), "class by class"
 
 
-def test_pa_cls_by_hand(made):
+@pytest.mark.parametrize(("name", "number"), [("classes", "accuracy"), ("classes_masked", "masked.accuracy")])
+def test_pa_cls_by_hand(made, name, number):
     result = made(method="fedper")
-    tables = result.counts()["final_classes"]
+    tables = result.counts()[f"final_{name}"]
     federation = polyfed.federation(result.config)
     each = []
     for k, client in enumerate(federation.clients):
         own = client.counts.nonzero().flatten().tolist()
         each.append(np.mean([tables[k][c, c] / tables[k][c].sum() for c in own]))
-    assert result["personal_classes.accuracy"] == pytest.approx(np.mean(each))
+    assert result[f"personal_classes.{number}"] == pytest.approx(np.mean(each))
+    assert result["personal_classes.accuracy"] < result["personal_classes.masked.accuracy"], "or it would not show"
+
+
+ALL = {"split.clients": 6, "split.heldout": 2, "split.val": 0.2}
+EACH_ROUND = {"personal", "personal_selected"}
+
+
+@pytest.mark.parametrize(
+    ("method", "shared"), [("fedavg-ft", {"global_local"}), ("fedavg", {"global_local"}), ("fedper", set())]
+)
+def test_every_measure_is_recorded_under_its_name(made, method, shared):
+    """The global model on the clients' tests is global_local: `global` is its result on the global test set alone."""
+    result = made(method=method, **ALL)
+    everywhere = {"global"} if shared else set()
+
+    def names(table, round):
+        rows = result.records(table)
+        return set(rows[rows["round"] == round]["measure"])
+
+    for round in (1, 2, 3):
+        assert names("rounds", round) == EACH_ROUND | shared | everywhere
+        assert names("clients", round) == EACH_ROUND | shared | {"val"}
+        assert names("classes", round) == EACH_ROUND | shared | {"val"} | everywhere
+    for table in ("rounds", "clients", "classes"):
+        assert names(table, 4) == {"personal_final", "heldout"}
+
+
+def test_a_measure_is_of_the_model_and_the_samples_its_name_says(made):
+    result = made(method="fedavg-ft", **ALL)
+    federation = polyfed.federation(result.config)
+    last = result.clients[result.clients["round"] == 3].set_index(["measure", "client"])
+    for k in federation.participants:
+        data = federation.clients[k]
+        model = result.global_model()
+        for measure, samples in (("global_local", data.test), ("personal", data.test), ("val", data.val)):
+            row = last.loc[measure, k]
+            assert row["samples"] == len(samples)
+            raw = federation.dataset.x[samples.rows.numpy()]
+            right = (model.predict(raw) == samples.y.numpy()).mean()
+            assert row["accuracy"] == pytest.approx(right), measure
+    final = result.clients[result.clients["round"] == 4].set_index(["measure", "client"])
+    for k in range(6):
+        data = federation.clients[k].test
+        measure = "heldout" if k in federation.heldout else "personal_final"
+        right = (result.client(k).predict(federation.dataset.x[data.rows.numpy()]) == data.y.numpy()).mean()
+        assert final.loc[measure, k]["accuracy"] == pytest.approx(right)
 
 
 def test_the_last_round_is_reported_not_the_best(made):
@@ -211,12 +277,13 @@ def test_the_best_test_round_is_not_chosen(tmp_path):
         def _clients(self, kind, round, *rest):
             return {m: {0: np.array([[at[round], 10 - at[round]], [0, 0]])} for m, at in curves.items()}
 
-        def _some(self, round): ...
+        def _measured_clients(self, round): ...
 
         def _measures(self): ...
 
     groups = {"head": [0], "mid": [1], "tail": []}
-    run = SimpleNamespace(progress=Progress(), recorder=Recorder(tmp_path, groups, {0: "zero"}))
+    recorder = Recorder(tmp_path, groups, {0: "zero"})
+    run = SimpleNamespace(progress=Progress(), recorder=recorder, clock=Stopwatch())
     evaluation = Made(run, groups)
     for round in (1, 2, 3, 4):
         evaluation.after_round(round)

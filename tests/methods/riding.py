@@ -109,7 +109,7 @@ def ride(
     seen: list[Seen] = []
     worlds: list[World] = []
     left: dict[str, Tensor] = {}
-    real, real_leave = World.do, World._leave
+    real, real_leave = World.do, World._with_memory
 
     def leave(self: World, client: Client, outcome: Outcome) -> Outcome:
         left["live"] = self.resident.params.flat.clone()
@@ -139,7 +139,7 @@ def ride(
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(World, "do", do)
-        patch.setattr(World, "_leave", leave)
+        patch.setattr(World, "_with_memory", leave)
         result = polyfed.run(config, keys, out=out)
     return Ride(result, seen, worlds[0])
 

@@ -3,11 +3,18 @@
 from typing import Any
 
 SMALL: dict[str, dict[str, Any]] = {
-    "creff": {"method.m": 10, "method.match_steps": 20, "method.draws": 2, "method.head_epochs": 30},
+    "creff": {
+        "method.m": 10,
+        "method.match_steps": 20,
+        "method.draws": 2,
+        "method.head_epochs": 30,
+        "method.head_lr": 0.1,
+    },
     "distfl": {"method.steps": 20, "method.z": 20, "method.warmup_rounds": 1, "model.name": "mlp-bn"},
     "distfl-official": {"method.steps": 20, "method.z": 20, "model.name": "mlp-bn"},
     "distfl-paper": {"method.steps": 20, "method.z": 20, "model.name": "mlp-bn"},
     "fedbn": {"model.name": "mlp-bn"},
     "mupfl": {"method.m": 5, "method.match_steps": 5, "method.draws": 2, "method.tau": 2},
     "mupfl-paper": {"method.m": 5, "method.match_steps": 5, "method.draws": 2, "method.tau": 2},
+    "mupfl-printed": {"method.m": 5, "method.match_steps": 5, "method.draws": 2, "method.tau": 2},
 }

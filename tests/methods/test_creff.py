@@ -1,4 +1,4 @@
-"""CReFF: FedAvg's rounds, a head re-trained on federated features beside them (methods.md 6, 15)."""
+"""CReFF: FedAvg's rounds, a head re-trained on federated features beside them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from bench import Bench, descended
 from riding import CLASSES, HOLDS, Ride
 from torch import Tensor
 
 from polyfed import rng
 from polyfed.config import Train
 from polyfed.message import Message
-from polyfed.methods.base import Server, Task, Upload
+from polyfed.methods.base import Client, Server, Task, Upload
 from polyfed.methods.creff import CReFF
 from polyfed.methods.sites import Known
 from polyfed.params import body, head
@@ -80,9 +81,20 @@ def test_gradients_are_taken_at_the_retrained_head_that_was_sent(ride: Riding) -
                 assert not torch.allclose(seen.up.z, gradients_at(run, seen.down.w, k), atol=1e-3)
 
 
-def test_features_are_matched_at_that_head_and_a_fresh_one_is_trained_on_them(ride: Riding) -> None:
-    """Four plain steps on all features, from new initial values each round."""
-    run = creff(ride)
+@pytest.mark.parametrize(
+    ("keys", "rule"),
+    [
+        ({}, {}),
+        ({"train.momentum": 0.9, "train.weight_decay": 0.1, "train.clip": 0.01}, {}),  # the clients', not the head's
+        ({"method.head_momentum": 0.9, "method.head_decay": 0.1}, {"momentum": 0.9, "weight_decay": 0.1}),
+        ({"method.head_clip": 0.01}, {"clip": 0.01}),
+    ],
+)
+def test_features_are_matched_at_that_head_and_a_fresh_one_is_trained_on_them(
+    ride: Riding, keys: dict[str, Any], rule: dict[str, Any]
+) -> None:
+    """Four steps on all features, plain unless its own keys say otherwise, from new initial values each round."""
+    run = creff(ride, **keys)
     features = torch.randn(CLASSES, 3, 10, generator=rng.torch_generator(0, "federated-features"))
     starts = []
     for round in (1, 2):
@@ -96,13 +108,33 @@ def test_features_are_matched_at_that_head_and_a_fresh_one_is_trained_on_them(ri
         site.fresh(head)
         start = site.live.get(head)[0].view(CLASSES, 10)
         starts.append(start)
-        h, y = features.flatten(0, 1), F.one_hot(torch.arange(CLASSES).repeat_interleave(3), CLASSES)
-        v = start.clone()
-        for _ in range(4):
-            v = v - 0.01 * ((h @ v.T).softmax(1) - y).T @ h / len(h)
-        assert torch.allclose(run.train(round + 1, 0).down.head, v.flatten(), atol=1e-5)
+        h, y = features.flatten(0, 1), torch.arange(CLASSES).repeat_interleave(3)
+        trained = descended([start], h, y, steps=4, lr=0.01, rule=Train(**rule))
+        assert torch.allclose(run.train(round + 1, 0).down.head, trained, atol=1e-5)
     assert not torch.allclose(starts[0], starts[1])  # fresh each round
     assert not torch.allclose(starts[0].flatten(), run.initial.get(head)[0])
+
+
+def test_gradients_and_the_global_model_are_those_of_what_was_received_whatever_is_live() -> None:
+    bench = Bench(CReFF(m=2))
+    v = torch.randn(10, generator=torch.Generator().manual_seed(1))
+
+    def received() -> Client:
+        retrained = bench.server.shared.copy()
+        retrained.put(head, v)
+        return bench.client(head=retrained)
+
+    plain = received()
+    expected = bench.method.train(plain)
+    at = CReFF.under(plain.received.w, v)
+    assert not torch.allclose(plain.live.flat, at.flat, atol=1e-3)  # it has trained since
+    x = torch.randn(5, 3)
+    answers = bench.method.global_predictor(plain)(x)
+    moved = received()
+    moved.live.flat.add_(1.0)
+    assert torch.equal(bench.method.train(moved).z, expected.z)
+    moved.load(at)
+    assert torch.allclose(answers, moved.model(x), atol=1e-6)
 
 
 def test_the_body_under_the_retrained_head_answers_for_all(ride: Riding) -> None:
@@ -114,7 +146,7 @@ def test_the_body_under_the_retrained_head_answers_for_all(ride: Riding) -> None
         assert torch.equal(seen.live, flat)
     method, resident = run.world.method, run.world.resident
     server = Server(resident, run.world.task, [], "sample", method.shared)
-    server.params, server.state.head = run.params, run.state["state.head"]
+    server.shared, server.state.head = run.params, run.state["state.head"]
     model = method.global_predictor(server)
     resident.reset()
     resident.params.flat.copy_(flat)
@@ -160,11 +192,11 @@ def test_a_class_that_is_fitted_perfectly_is_skipped(ride: Riding) -> None:
     z = uploads[0].z.clone()
     z[0] = 1e-9
     message = Message(**{**uploads[0].tensors(), "z": z})
-    method.match_gradients(server, [Upload(0, 5, message)], server.params)
+    method.match_gradients(server, [Upload(0, 5, message)], server.shared)
     assert server.state.matched.tolist() == [0, 1, 0, 0, 0]
     moved = (server.state.features != before).flatten(1).any(1)
     assert moved.tolist() == [False, True, False, False, False]
     message["z"] = torch.zeros_like(z)
-    method.match_gradients(server, [Upload(0, 5, message)], server.params)
+    method.match_gradients(server, [Upload(0, 5, message)], server.shared)
     assert server.state.matched.tolist() == [0, 1, 0, 0, 0]
-    assert server.params.get(body)[0].isfinite().all()
+    assert server.shared.get(body)[0].isfinite().all()

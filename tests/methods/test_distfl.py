@@ -1,4 +1,4 @@
-"""DistFL by its equations, its schedules, who is placed where and when, and on the wire (methods.md 5, 12, 15)."""
+"""DistFL by its equations, its schedules, who is placed where and when, and on the wire."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -42,7 +42,9 @@ def arrays(run: Ride | Path, name: str) -> dict[int, np.ndarray]:
 
 
 def distfl(ride: Riding, **keys: Any) -> Ride:
-    return ride("distfl", **{"data": "skewed", "model": "mlp-bn", "method.warmup_rounds": 1, **FEW} | keys)
+    """DistFL clustered once, in the second round, unless the keys say otherwise."""
+    once = {"method.warmup_rounds": 1, "method.recluster": "once"}
+    return ride("distfl", **{"data": "skewed", "model": "mlp-bn", **once, **FEW} | keys)
 
 
 # ---- without an engine
@@ -95,7 +97,7 @@ class Bench:
 
 
 def small(**given: Any) -> DistFL:
-    return DistFL(**{"z": 20, "steps": 3, "warmup_rounds": 0} | given)
+    return DistFL(**{"z": 20, "steps": 3, "warmup_rounds": 0, "recluster": "once"} | given)
 
 
 FAMILIES = [0, 1, 2, 0, 1, 2]
@@ -112,14 +114,16 @@ def test_eqs_5_6_and_7_families_get_the_mean_of_their_models() -> None:
     answers = []
     for upload in uploads:  # eq. 5
         bench.resident.params.flat.copy_(upload.message.w)
-        logits = bench.resident.model.eval()(bench.server.state.inputs)
-        answers.append(logits.detach().double().softmax(1).clamp(min=1e-8))
+        logits = bench.resident.model.eval()(bench.server.state.inputs).detach().double()
+        centred = logits - logits.mean(1, keepdim=True)
+        answers.append((centred / (2 * centred.square().mean().sqrt())).softmax(1).clamp(min=1e-8))
     sim = bench.server.records["similarity"]
     assert np.allclose(sim, divergences(torch.stack(answers)).numpy(), atol=1e-9)  # eq. 6
     assert (np.diag(sim) == 0).all()
     assert bench.server.records["similarity_clients"].tolist() == list(range(6))
     assert bench.server.records["clusters"].tolist() == [1, 2, 3, 1, 2, 3]
-    assert bench.server.said[0].startswith("3 clusters; threshold ")
+    assert bench.server.said[0].startswith("3 clusters of 2, 2, 2 clients; best ratio ")
+    assert torch.allclose(bench.server.state.responses, torch.stack(answers), atol=1e-9)  # for those who come later
 
 
 @pytest.fixture
@@ -184,6 +188,20 @@ def test_a_boosted_upload_stays_out_of_the_pre_aggregate_but_is_clustered(watche
     assert not any("pre-aggregate" in line for line in allowed.server.said)
 
 
+def test_updates_are_measured_from_each_clients_own_cluster_model(watched: list[dict[str, Any]]) -> None:
+    """Clusters far from each other; all move equally little, so that all are in the pre-aggregate."""
+    bench = Bench(small(recluster="every"))
+    bench.go([bench.upload(k, f) for k, f in enumerate(FAMILIES)])
+    far = bench.clusters.model(1).copy()
+    far.weights.add_(50.0)
+    bench.clusters[bench.clusters.of(1)] = far
+    bench.server.said.clear()
+    uploads = [bench.upload(k, f) for k, f in enumerate(FAMILIES)]
+    bench.go(uploads, 2)
+    assert not any("pre-aggregate" in line for line in bench.server.said)
+    assert torch.allclose(watched[1]["values"], torch.stack([u.message.w for u in uploads]).mean(0), atol=1e-4)
+
+
 def broken(bench: Bench, id: int) -> Upload:
     """Finite weights that give answers which are not."""
     upload = bench.upload(id, 0)
@@ -194,7 +212,7 @@ def broken(bench: Bench, id: int) -> Upload:
 
 def test_a_finite_upload_without_finite_answers_is_in_quarantine_with_the_model_it_had() -> None:
     bench = Bench(small(), clients=7)
-    before = bench.server.params.flat.clone()
+    before = bench.server.shared.flat.clone()
     good = [bench.upload(k, f) for k, f in enumerate(FAMILIES)]
     labels = bench.go([*good, broken(bench, 6)])
     assert len({*labels[:6]}) == 3
@@ -214,7 +232,7 @@ def test_a_finite_upload_without_finite_answers_is_in_quarantine_with_the_model_
 
 def test_if_nobody_gives_finite_answers_everybody_keeps_what_it_had() -> None:
     bench = Bench(small(), clients=4)
-    before = bench.server.params.flat.clone()
+    before = bench.server.shared.flat.clone()
     labels = bench.go([broken(bench, k) for k in range(4)])
     assert len(set(labels)) == 4
     assert all(torch.equal(bench.clusters.model(k).flat, before) for k in range(4))
@@ -234,6 +252,34 @@ def test_the_partition_does_not_depend_on_the_clients_order(recluster: Any) -> N
     assert len(set(zip(turned, found[1], strict=True))) == 3
 
 
+def test_softness_0_is_the_plain_softmax() -> None:
+    bench = Bench(small(softness=0))
+    uploads = [bench.upload(k, f) for k, f in enumerate(FAMILIES)]
+    bench.go(uploads)
+    bench.resident.params.flat.copy_(uploads[4].message.w)
+    logits = bench.resident.model.eval()(bench.server.state.inputs).detach().double()
+    assert torch.allclose(bench.server.state.responses[4], logits.softmax(1), atol=1e-9)
+
+
+def test_how_sure_a_model_is_does_not_count_unless_responses_are_plain() -> None:
+    """The same answers ten times as loud."""
+    bench = Bench(small(), clients=4)
+    uploads = [bench.upload(k, 0, noise=0.0) for k in range(4)]
+    begin, end = bench.resident.layout.ranges(head)[0]
+    uploads[3].message.w[begin:end] *= 10
+    bench.go(uploads)
+    assert bench.server.records["similarity"].max() < 1e-9
+    plain = Bench(small(softness=0), clients=4)
+    plain.go(uploads)
+    assert plain.server.records["similarity"][3, :3].min() > 0.01
+
+
+def test_the_least_ratio_is_passed_on() -> None:
+    bench = Bench(small(min_ratio=1e12))
+    assert set(bench.go([bench.upload(k, f) for k, f in enumerate(FAMILIES)])) == {0}
+    assert bench.server.said[0].startswith("one cluster: this is FedAvg; best ratio ")
+
+
 def test_linkage_and_threshold_are_passed_on() -> None:
     bench = Bench(small(threshold=NONE))
     assert len(set(bench.go([bench.upload(k, 0) for k in range(6)]))) == 6
@@ -246,7 +292,7 @@ def test_linkage_and_threshold_are_passed_on() -> None:
 
 def test_absent_clients_keep_their_model_and_are_placed_at_their_next_upload() -> None:
     bench = Bench(small(), clients=8)
-    before = bench.server.params.flat.clone()
+    before = bench.server.shared.flat.clone()
     families = [0, 1, 0, 1, 0, 1, 0, 2]
     labels = bench.go([bench.upload(k, families[k]) for k in range(6)])
     assert labels == [1, 2, 1, 2, 1, 2, 0, 0]
@@ -266,6 +312,24 @@ def test_a_late_client_joins_the_nearest_of_several_near_clusters() -> None:
         bench.go([bench.upload(k, f) for k, f in enumerate([0, 1, 0, 1])])
         bench.server.state.threshold = ALL  # both are near
         assert bench.go([bench.upload(4, family)], 2)[4] == 1 + family
+
+
+def test_a_late_client_is_measured_against_members_not_against_their_mean() -> None:
+    """The cluster's model moves on; what its members answered when they were clustered stays."""
+    bench = Bench(small(), clients=5)
+    bench.go([bench.upload(k, f) for k, f in enumerate([0, 1, 0, 1])])
+    for k in (0, 2):
+        bench.clusters[bench.clusters.of(k)] = bench.clusters.model(1)  # as if it were the other's
+    late = bench.upload(4, 0, noise=0.0)
+    assert bench.go([late], 2)[4] == bench.clusters.of(0) != bench.clusters.of(1)
+    assert torch.allclose(bench.clusters.model(4).flat, late.message.w)
+
+
+def test_a_late_client_becomes_a_member_for_the_next() -> None:
+    bench = Bench(small(), clients=6)
+    bench.go([bench.upload(k, f) for k, f in enumerate([0, 1, 0, 1])])
+    labels = bench.go([bench.upload(4, 2), bench.upload(5, 2)], 2)  # a third family
+    assert labels[4] == labels[5] not in labels[:4]
 
 
 def test_a_late_client_is_averaged_with_the_cluster_it_joins() -> None:
@@ -313,30 +377,63 @@ def test_clustering_in_the_last_round_when_there_is_no_later_one() -> None:
     [
         ({"method.recluster": "once"}, [2]),
         ({"method.recluster": "every"}, [2, 3, 4, 5]),
-        ({"method.recluster": "until_stable", "method.threshold": ALL}, [2, 3]),
+        ({"method.recluster": "until_stable", "method.threshold": NONE}, [2, 3]),  # the same twice
+        ({"method.recluster": "until_stable", "method.threshold": ALL, "method.warmup_rounds": 0}, [1, 2, 3, 4, 5]),
+        ({"method.recluster": "until_stable", "method.threshold": ALL, "rounds": 7}, [2, 3, 4, 5, 6]),  # five times one
         ({"method.recluster": "once", "method.warmup_rounds": 0}, [1]),
         ({"method.recluster": "once", "method.warmup_rounds": 4}, [5]),
         ({"method.recluster": "every", "method.warmup_rounds": 9}, [5]),
     ],
 )
 def test_when_clusters_are_made(ride: Riding, keys: dict[str, Any], clustered: list[int]) -> None:
-    run = distfl(ride, rounds=5, **keys)
+    run = distfl(ride, **{"rounds": 5} | keys)
     assert list(arrays(run, "similarity")) == clustered
-    assert list(arrays(run, "clusters")) == [1, 2, 3, 4, 5]
-    assert logged(run).count("clusters; threshold") == len(clustered)
+    assert list(arrays(run, "clusters")) == list(range(1, keys.get("rounds", 5) + 1))
+    assert logged(run).count("; threshold ") == len(clustered)
+    if keys.get("method.threshold") == ALL:
+        assert logged(run).count("one cluster: this is FedAvg") == len(clustered)
     assert ("leaves no round" in logged(run)) == (keys.get("method.warmup_rounds") == 9)
 
 
-def test_the_presets() -> None:
-    paper, official = (methods.build({"name": n}, "method") for n in ("distfl-paper", "distfl-official"))
-    assert (paper.warmup_rounds, paper.recluster, paper.steps, paper.warm_start, paper.threshold) == (
-        *(0, "every", 2000, False),
-        "auto",
-    )
-    assert (official.warmup_rounds, official.recluster, official.steps, official.threshold) == (5, "once", 2000, 0.2)
-    plain = DistFL()
-    assert (plain.warmup_rounds, plain.recluster, plain.steps, plain.threshold) == (5, "once", 500, "auto")
-    assert (plain.z, plain.channel_ratio, plain.lr, plain.weighting) == (200, 0.5, 0.1, "uniform")
+PAPER = {
+    "z": 200,
+    "channel_ratio": 0.5,
+    "abs_gamma": False,
+    "steps": 2000,
+    "lr": 0.1,
+    "warm_start": False,
+    "softness": 0.0,
+    "threshold": "auto",
+    "min_ratio": 2.5,
+    "linkage": "components",
+    "warmup_rounds": 0,
+    "recluster": "every",
+    "target": "preaggregate",
+    "pre_norm_gate": 10.0,
+    "no_bn": "stats",
+}
+OFFICIAL = PAPER | {"threshold": 0.2, "warmup_rounds": 5, "recluster": "once"}
+OURS = PAPER | {"z": 100, "steps": 100, "softness": 2.0, "linkage": "average"}
+OURS |= {"warmup_rounds": 1, "recluster": "until_stable"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("distfl", OURS), ("distfl-paper", PAPER), ("distfl-official", OFFICIAL)]
+)
+def test_every_parameter_of_the_method_and_its_presets(name: str, expected: dict[str, Any]) -> None:
+    made = methods.build(name, "method")
+    assert made.dump() == {"name": name, **expected}
+    assert made.weighting == "uniform"
+
+
+@pytest.mark.parametrize(("name", "expected"), [("distfl-paper", PAPER), ("distfl-official", OFFICIAL)])
+def test_a_changed_default_changes_no_preset(name: str, expected: dict[str, Any]) -> None:
+    """What a preset does not pin would have no default of its own."""
+    preset = methods.get(name)
+    assert set(preset.__annotations__) == set(expected) == set(DistFL.model_fields)
+    assert preset(z=7).z == 7  # its keys can be set all the same
+    with pytest.raises(UsageError, match=r"^'method.z': input should be greater than or equal to 1"):
+        methods.build({"name": name, "z": 0}, "method")
 
 
 # ---- identities
@@ -376,7 +473,7 @@ def test_the_wire_of_a_model_with_bn(ride: Riding) -> None:
 
 
 def test_everybody_is_sent_its_own_clusters_model_by_value(ride: Riding) -> None:
-    run = distfl(ride, rounds=4, **{"method.threshold": 0.009})
+    run = distfl(ride, rounds=4, **{"method.threshold": 0.055})
     for round in (2, 3):
         numbers = arrays(run, "clusters")[round]
         for k in range(4):
@@ -451,7 +548,7 @@ def test_statistics_of_the_batch_alone_are_no_knowledge(ride: Riding) -> None:
 def test_a_client_takes_its_statistics_in_eval_mode() -> None:
     bench = Bench(small(), net=without_norm)
     x, y = torch.randn(7, 4), torch.arange(7) % 3
-    received = Message(w=bench.server.params, ask=1)
+    received = Message(w=bench.server.shared, ask=1)
     client = Client(0, bench.resident, bench.task, 1, Samples.of(x, y), torch.bincount(y), received, Memory())
     up = bench.method.train(client)
     assert torch.allclose(up.statistics[0, -3:], client.model(x).mean(0), atol=1e-5)
@@ -508,7 +605,14 @@ GROUPS = {
 }
 
 
-@pytest.mark.parametrize("keys", [{}, {"participation": 0.5, "method.recluster": "every"}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"participation": 0.5, "method.recluster": "every"},
+        {"participation": 0.6, "method.recluster": "once"},  # most of those who were absent come later
+    ],
+)
 def test_a_run_resumed_in_the_middle_ends_alike(tmp_path: Path, keys: dict[str, Any]) -> None:
     few = {"data.limit": 30, "model.name": "mlp-bn", "model.width": 0.05, "rounds": 4, "method.warmup_rounds": 1}
     whole = polyfed.run(GROUPS | few | FEW | keys | {"checkpoint.keep": 99}, out=tmp_path / "whole")
@@ -528,16 +632,17 @@ def test_a_run_resumed_in_the_middle_ends_alike(tmp_path: Path, keys: dict[str, 
 
 
 def test_the_five_types_of_digits_are_found_exactly(tmp_path: Path) -> None:
-    """DistFL's category imbalance in small: ten clients of five types, clustered in the second round."""
-    keys = {"rounds": 3, "method.warmup_rounds": 1, "method.z": 50, "method.steps": 50}
+    """DistFL's category imbalance in small: ten clients of five types, clustered in the second and third round."""
+    keys = {"rounds": 4, "method.z": 50, "method.steps": 50}
     result = polyfed.run(GROUPS | keys, out=tmp_path / "run")
     found = arrays(tmp_path / "run", "clusters")
     assert found[1].tolist() == [0] * 10
-    assert found[2].tolist() == found[3].tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert all(found[round].tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5] for round in (2, 3, 4))
+    assert list(arrays(tmp_path / "run", "similarity")) == [2, 3]  # the same twice
     sim = arrays(tmp_path / "run", "similarity")[2]
     types = np.repeat(np.arange(5), 2)
     inside = sim[(types[:, None] == types) & ~np.eye(10, dtype=bool)]
-    assert np.log(sim[types[:, None] != types].min() / inside.max()) > 1.1
+    assert sim[types[:, None] != types].min() / inside.max() > 2.5
     assert result["personal.accuracy"] > 0.9
 
 

@@ -1,4 +1,4 @@
-"""The identity chain: methods that are FedAvg under some parameter are FedAvg bit for bit (methods.md 12.1)."""
+"""The identity chain: methods that are FedAvg under some parameter are FedAvg bit for bit."""
 
 from collections.abc import Callable
 from typing import Any

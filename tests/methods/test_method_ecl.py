@@ -32,9 +32,9 @@ class Fits:
 
         def fit(client: Client, loss: Any, on: Any = None, **options: Any) -> int:
             first: list[Tensor] = []
-            before = client.params.copy()
+            before = client.live.copy()
             taken = real(client, lambda b: first.append(loss(b)) or first[-1], on, **options)
-            seen = {"before": before, "after": client.params.copy(), "on": on, "loss": first[0].detach()}
+            seen = {"before": before, "after": client.live.copy(), "on": on, "loss": first[0].detach()}
             self.calls.append({**options, **seen})
             return taken
 
@@ -57,13 +57,13 @@ def answers(method: ECL, client: Client, x: Tensor) -> Tensor:
 
 def expert_params(client: Client, m: int) -> Params:
     made = client.received.w.copy()
-    made.put(head | last, client.memory[f"expert_{m}"], made.get(head | last)[1])
+    made.put(head | last, client.memory[f"expert_{m}"])
     return made
 
 
 def branch_params(client: Client) -> Params:
     made = client.received.w.copy()
-    made.put(head, client.memory.branch, made.get(head)[1])
+    made.put(head, client.memory.branch)
     return made
 
 
@@ -117,7 +117,7 @@ def test_experts_train_on_their_own_classes_and_the_tail_only_its_head(monkeypat
 
 
 def test_the_tail_experts_body_is_the_global_one_bit_for_bit(ride: Riding) -> None:
-    """methods.md 12.9; weight decay would show that anything more is trained."""
+    """Weight decay would show that anything more is trained."""
     run = ride("ecl", data="skewed", model="mlp-bn", rounds=2, **{"train.weight_decay": 0.01})
     for seen in run.of("finish"):
         memory = seen.memory()
@@ -125,7 +125,7 @@ def test_the_tail_experts_body_is_the_global_one_bit_for_bit(ride: Riding) -> No
         sent = run.down_whole(seen)
         for m in range(len(groups)):
             expert = sent.copy()
-            expert.put(head | last, memory[f"expert_{m}"], sent.get(head | last)[1])
+            expert.put(head | last, memory[f"expert_{m}"])
             same = torch.equal(expert.get(body)[0], sent.get(body)[0])
             assert same == (m == len(groups) - 1)
 
@@ -181,6 +181,41 @@ def test_the_tail_can_be_sampled_as_it_comes(monkeypatch: pytest.MonkeyPatch) ->
     fits = Fits(monkeypatch)
     finished(by_hand.resident(), tail_balanced=False)
     assert fits.calls[2]["batches"] is shuffled
+
+
+# ---- classes the client does not hold
+
+
+def test_the_balanced_softmax_of_the_branch_never_counts_an_absent_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eq. 3 with n_3 = 0: the class leaves the softmax, and its row of the head never moves."""
+    fits = Fits(monkeypatch)
+    home = by_hand.resident(classes=4)
+    client = by_hand.client(home, by_hand.some(labels=LABELS), classes=4, train={"batch": 16})
+    ECL(phase2_epochs=5, phase2_lr=0.5).finish(client)
+    with torch.no_grad():
+        z = home.frozen(home.initial, False).model(client.data.pool.x)[:, :3]
+    top = torch.tensor([9.0, 5.0, 2.0]) * z.exp()
+    expected = -(top / top.sum(1, keepdim=True))[torch.arange(16), client.data.y].log().mean()
+    torch.testing.assert_close(fits.calls[0]["loss"], expected, rtol=1e-4, atol=1e-5)
+    moved = (head_of(branch_params(client)) - head_of(home.initial)).abs().amax(1)
+    assert (moved > 0).tolist() == [True, True, True, False]
+
+
+def test_the_row_of_an_absent_class_stays_as_it_was_bit_for_bit() -> None:
+    """The same in closed form, where nobody looks at the loss."""
+    home = by_hand.resident(classes=4)
+    client = by_hand.client(home, by_hand.some(labels=LABELS), classes=4, train={"batch": 16})
+    ECL(phase2_epochs=5, phase2_lr=0.5).finish(client)
+    before, after = head_of(home.initial), head_of(branch_params(client))
+    assert [torch.equal(before[c], after[c]) for c in range(4)] == [False, False, False, True]
+
+
+def test_no_expert_is_made_for_an_absent_class() -> None:
+    home = by_hand.resident(classes=4)
+    client = by_hand.client(home, by_hand.some(labels=[0] * 9 + [3] * 2), classes=4, train=TRAIN)
+    ECL(experts=3, phase2_epochs=1).finish(client)
+    assert sorted(client.memory) == ["branch", "expert_0", "expert_1"]
+    assert frequency_groups(client.counts, 3) == [[0], [3]]
 
 
 # ---- scales, eq. 5
@@ -349,7 +384,7 @@ def test_ecl_stands_on_other_methods(ride: Riding, base: dict[str, Any]) -> None
 
 
 def test_masked_recall_is_never_below_the_unmasked(ride: Riding) -> None:
-    """methods.md 12.9: PA_cls_mask >= PA_cls, for every method."""
+    """PA_cls_mask >= PA_cls, for every method."""
     for name in ("ecl", "fedavg", "map"):
         found = ride(name, data="skewed", rounds=2).result["personal_classes"]
         assert found["masked"]["accuracy"] >= found["accuracy"] - 1e-9

@@ -21,7 +21,7 @@ def train_sizes(run: Ride) -> list[int]:
 
 
 def test_the_server_makes_the_sample_weighted_mean(ride: Riding) -> None:
-    """w <- sum_k n_k / n w_k (methods.md 0.1): n_k are training samples."""
+    """w <- sum_k n_k / n w_k: n_k are training samples."""
     run = ride("fedavg", data="skewed", rounds=1)
     n = torch.tensor(train_sizes(run), dtype=torch.float64)
     assert n.tolist() != SIZES["skewed"]  # some are held out for tests
@@ -116,7 +116,7 @@ def test_an_upload_is_a_copy() -> None:
     client = by_hand.client(home, by_hand.some(6))
     upload = FedAvg().train(client)
     before = upload.w.clone()
-    client.params.flat.zero_()
+    client.live.flat.zero_()
     assert torch.equal(upload.w, before)
 
 
@@ -163,7 +163,9 @@ def test_a_new_client_of_a_method_without_a_personal_part_does_nothing() -> None
     assert client.steps == 0
     FedPer().finish(client)
     assert client.steps > 0
-    known = by_hand.client(home, by_hand.some(6), memory=by_hand.Memory(personal=home.initial.get(head)[0]))
+    memory = by_hand.Memory()
+    memory.keep_personal(*home.initial.get(head))
+    known = by_hand.client(home, by_hand.some(6), memory=memory)
     FedPer().finish(known)
     assert known.steps == 0
 

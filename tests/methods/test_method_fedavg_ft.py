@@ -1,4 +1,4 @@
-"""FedAvg-FT: any method with a global model, then every client tunes the final model."""
+"""FedAvg-FT: any method, then every client tunes the final model, or its own where none is global."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +8,13 @@ import torch
 from riding import Ride
 
 import by_hand
-from polyfed.errors import UsageError
-from polyfed.methods.base import methods
+from polyfed.message import Memory
+from polyfed.methods.base import Task, methods
 from polyfed.methods.fedavg_ft import FedAvgFT
 from polyfed.methods.fedbn import FedBN
+from polyfed.methods.fedper import FedPer
 from polyfed.methods.fedrs import FedRS
-from polyfed.params import bn
+from polyfed.params import bn, head, nothing
 from polyfed.parts.losses import cross_entropy
 
 Riding = Callable[..., Ride]
@@ -83,11 +84,26 @@ def test_what_its_base_keeps_on_the_client_stays_there() -> None:
 
 
 @pytest.mark.parametrize("base", ["local", "fedper", "fedrep", "fedbn", "k-cluster"])
-def test_a_base_without_a_global_model_is_refused_in_one_sentence(base: str) -> None:
-    for name in ("fedavg-ft", "ecl"):
-        with pytest.raises(UsageError) as error:
-            methods.build({"name": name, "base": {"name": base}}, "method")
-        assert str(error.value) == f"'method.base': method '{base}' has no global model to build on"
+@pytest.mark.parametrize("name", ["fedavg-ft", "ecl"])
+def test_without_a_global_model_a_client_builds_on_its_own(ride: Riding, name: str, base: str) -> None:
+    method = {"name": name, "base": {"name": base}, "epochs" if name == "fedavg-ft" else "phase2_epochs": 1}
+    run = ride(method, data="skewed", model="mlp-bn" if base == "fedbn" else "mlp", rounds=2, **{"split.heldout": 1})
+    assert run.world.method.everyone == (base == "local")
+    assert not run.world.method.has_global
+    assert run.result["global"] is None
+    assert run.result["personal"]["accuracy"] > 0.2
+    assert run.result["heldout"]["accuracy"] is not None
+
+
+def test_tuning_starts_from_the_clients_own_head() -> None:
+    """Two clients of fedper with the same data and other heads are tuned to other models."""
+    home, ends = by_hand.resident(), []
+    for number in (0.0, 0.5):
+        client = by_hand.client(home, by_hand.some(12), memory=Memory(seen=1))  # it has trained before
+        client.live.put(head, torch.full_like(client.live.get(head)[0], number))
+        FedAvgFT(base=FedPer(), epochs=1).finish(client)
+        ends.append(client.memory.tuned)
+    assert not torch.allclose(ends[0].get(head)[0], ends[1].get(head)[0], atol=0.05)
 
 
 def test_tuning_uses_the_loss_of_the_base() -> None:
@@ -96,3 +112,10 @@ def test_tuning_uses_the_loss_of_the_base() -> None:
     FedAvgFT(base=FedRS(alpha=0.0), epochs=1).finish(client)
     row = slice(home.layout.n_weights - by_hand.WIDTH, home.layout.n_weights)
     assert torch.equal(client.memory.tuned.flat[row], home.initial.flat[row])
+
+
+def test_two_of_them_do_not_share_the_base_that_is_their_default() -> None:
+    one, other = (methods.build({"name": "fedavg-ft"}, "method") for _ in range(2))
+    one.bind(Task(buffers="local"))
+    assert one.kept != nothing
+    assert other.kept == nothing

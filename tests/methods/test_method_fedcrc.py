@@ -32,11 +32,11 @@ class Stages:
 
         def fit(client: Client, loss: Any, on: Any = None, **options: Any) -> int:
             first: list[Tensor] = []
-            self.before.append(client.params.flat.clone())
+            self.before.append(client.live.flat.clone())
             self.on.append(on)
             taken = real(client, lambda b: first.append(loss(b)) or first[-1], on, **options)
             self.losses.append(first[0].detach())
-            self.after.append(client.params.flat.clone())
+            self.after.append(client.live.flat.clone())
             return taken
 
         monkeypatch.setattr(Client, "fit", fit)
@@ -49,7 +49,7 @@ def parts(home, flat: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("bn", [False, True])
 def test_each_stage_leaves_what_is_frozen_bit_for_bit(monkeypatch: pytest.MonkeyPatch, bn: bool) -> None:
-    """methods.md 12.8: 1 leaves h_g; 2 leaves f (and h_g, which is put aside); 3 leaves f and h_i."""
+    """Stage 1 leaves h_g; 2 leaves f (and h_g, which is put aside); 3 leaves f and h_i."""
     home, data = by_hand.resident(bn=bn), by_hand.some(12)
     h_i = home.initial.get(head)[0] + 0.5
     client = by_hand.client(home, data, memory=Memory(personal_head=h_i.clone()), train=TRAIN)
@@ -117,7 +117,7 @@ def test_the_epochs_of_the_stages(keys: dict[str, Any], steps: int) -> None:
 
 
 def test_a_body_without_weights_skips_the_first_stage() -> None:
-    """methods.md 2.6: a linear model."""
+    """A linear model has no body: stage 1 is skipped."""
     from torch import nn
 
     from polyfed.models.base import Net
@@ -138,14 +138,14 @@ def test_the_head_is_a_moving_average_and_the_body_a_plain_one(tau: float) -> No
     home = by_hand.resident(bn=True)
     method = FedCRC(tau=tau)
     server = by_hand.server(home, [1, 3], method)
-    server.params = by_hand.as_params(home, 10.0)
+    server.shared = by_hand.as_params(home, 10.0)
     sent = [part_message("w", *by_hand.as_params(home, v).get(everything)) for v in (2.0, 6.0)]
     method.merge(server, by_hand.uploads(*sent, sizes=[1, 3]))
-    assert set(server.params.get(body)[0].tolist()) == {5.0}
+    assert set(server.shared.get(body)[0].tolist()) == {5.0}
     expected = tau * 10 + (1 - tau) * 5
-    assert server.params.get(head)[0].tolist() == pytest.approx([expected] * 18)
+    assert server.shared.get(head)[0].tolist() == pytest.approx([expected] * 18)
     if tau == 1:
-        assert set(server.params.get(head)[0].tolist()) == {10.0}
+        assert set(server.shared.get(head)[0].tolist()) == {10.0}
 
 
 def test_tau_1_keeps_the_head_for_the_whole_run(ride: Riding) -> None:
@@ -164,7 +164,7 @@ def test_the_personal_head_answers_on_the_latest_global_body(ride: Riding) -> No
     run = ride("fedcrc", data="skewed", rounds=3)
     for k in range(4):
         expected = run.params.copy()
-        expected.put(head, run.train(3, k).memory().personal_head, expected.integers[:0])
+        expected.put(head, run.train(3, k).memory().personal_head)
         flat = torch.cat([p.detach().flatten() for p in run.result.client(k).model.parameters()])
         assert torch.equal(flat, expected.flat)
     whole = torch.cat([p.detach().flatten() for p in run.result.global_model().model.parameters()])

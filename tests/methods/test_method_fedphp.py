@@ -72,7 +72,7 @@ def test_the_inherited_model_is_a_moving_average() -> None:
 
 
 def test_at_the_first_selection_it_is_the_personal_model(ride: Riding) -> None:
-    """methods.md 12.3."""
+    """Without an inherited model there is nothing to mix."""
     run = ride("fedphp", data="skewed", model="mlp-bn", rounds=3)
     for k in range(4):
         one = run.train(1, k)
@@ -130,7 +130,7 @@ def test_the_loss_is_a_mixture(keys: dict[str, Any], transfer: Callable[..., Any
 
 
 def test_a_teacher_that_says_the_same_changes_nothing() -> None:
-    """methods.md 12.4: KD at student == teacher is 0, so only (1 - lambda) CE is left."""
+    """KD at student == teacher is 0, so only (1 - lambda) CE is left."""
     home = by_hand.resident()
     client, _ = remembering(home, value=0.0)
     batch = batch_of(client)
@@ -163,11 +163,12 @@ def test_the_teachers_answers_are_computed_once_a_round(monkeypatch: pytest.Monk
 
 def test_all_steps_learn_from_the_inherited_model() -> None:
     home = by_hand.resident()
-    client, _ = remembering(home, train={"batch": 3, "lr": 0.1})
+    train = {"batch": 3, "lr": 0.1, "min_steps": 5}
+    client, _ = remembering(home, train=train)
     method = FedPHP(lam=0.5)
-    client.fit(method.teach(client), steps=5, rule=method.rule(client))
+    client.fit(method.teach(client), steps=5)
     expected = home.params.flat.clone()
-    client, _ = remembering(home, train={"batch": 3, "lr": 0.1})
+    client, _ = remembering(home, train=train)
     upload = FedPHP(lam=0.5).train(client)
     assert torch.equal(upload.w, expected)
     assert client.steps == 5

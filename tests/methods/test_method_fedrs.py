@@ -25,7 +25,7 @@ def with_counts(**train: Any):
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        ({"alpha": 0.9}, [1.0, 0.9, 1.0, 1.0]),
+        ({}, [1.0, 0.9, 1.0, 1.0]),
         ({"alpha": 0.25}, [1.0, 0.25, 1.0, 1.0]),
         ({"alpha": 0.5, "min_class_count": 2}, [1.0, 0.5, 0.5, 1.0]),  # the FEMNIST rule
         ({"alpha": 1.0}, [1.0] * 4),
@@ -61,13 +61,13 @@ def missing_row(params, row: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(("decay", "moves"), [(0.0, False), (0.1, True)])
 def test_alpha_0_fixes_the_rows_of_missing_classes(decay: float, moves: bool) -> None:
-    """methods.md 12.2: bit-identical after steps without weight decay, while observed rows move (MAP eq. 9)."""
+    """Bit-identical after steps without weight decay, while observed rows move (MAP eq. 9)."""
     client = with_counts(weight_decay=decay, momentum=0.9)
     first = client.resident.initial
     FedRS(alpha=0.0).train(client)
-    assert torch.equal(missing_row(client.params, 1), missing_row(first, 1)) == (not moves)
+    assert torch.equal(missing_row(client.live, 1), missing_row(first, 1)) == (not moves)
     for observed in (0, 2, 3):
-        assert not torch.equal(missing_row(client.params, observed), missing_row(first, observed))
+        assert not torch.equal(missing_row(client.live, observed), missing_row(first, observed))
 
 
 def test_a_bias_of_a_missing_class_is_fixed_with_its_row() -> None:
@@ -83,25 +83,30 @@ def test_a_smaller_alpha_pushes_missing_rows_less() -> None:
     for alpha in (0.0, 0.1, 0.5, 1.0):
         client = with_counts()
         FedRS(alpha=alpha).train(client)
-        moved.append(float((missing_row(client.params, 1) - missing_row(client.resident.initial, 1)).norm()))
+        moved.append(float((missing_row(client.live, 1) - missing_row(client.resident.initial, 1)).norm()))
     assert moved == sorted(moved)
     assert moved[0] == 0 < moved[1] < moved[3]
 
 
-def test_all_steps_are_restricted_and_at_least_five() -> None:
-    client = with_counts(batch=4)  # 3 batches
+@pytest.mark.parametrize(
+    ("train", "steps"), [({}, 3), ({"epochs": 3}, 9), ({"min_steps": 5}, 5), ({"epochs": 3, "min_steps": 5}, 9)]
+)
+def test_all_steps_are_restricted_and_as_many_as_the_run_says(train: dict[str, float], steps: int) -> None:
+    client = with_counts(batch=4, **train)  # 3 batches
     FedRS().train(client)
-    assert client.steps == 5
-    client = with_counts(batch=4, epochs=3)
-    FedRS().train(client)
-    assert client.steps == 9
+    assert client.steps == steps
 
 
-@pytest.mark.parametrize(("clip", "expected"), [(None, 0.5), (0.25, 0.25)])
-def test_gradients_are_clipped_unless_the_run_says_otherwise(clip: float | None, expected: float) -> None:
-    client = with_counts(clip=clip)
-    assert FedRS(max_grad_norm=0.5).rule(client).clip == expected
-    assert FedRS().rule(with_counts()).clip == 100
+def test_every_step_is_clipped() -> None:
+    """Eight steps at rate 1 without momentum: none moves the model farther than train.clip."""
+    moved = {}
+    for clip in (0.01, 1e3):
+        client = with_counts(clip=clip, lr=1.0, batch=16, epochs=8)
+        FedRS().train(client)
+        assert client.steps == 8
+        moved[clip] = float((client.live.weights - client.resident.initial.weights).norm())
+    assert 0.01 < moved[0.01] <= 8 * 0.01 * 1.001
+    assert moved[1e3] > 0.5, "without clipping it goes farther"
 
 
 def test_the_upload_is_the_personal_model_and_testing_is_plain(ride: Riding) -> None:

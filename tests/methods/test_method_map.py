@@ -25,10 +25,9 @@ def test_algorithm_1_by_its_lines() -> None:
 
     method = MAP(alpha=0.3, lam=0.4)
     client = fresh()
-    rule = method.rule(client)
-    client.fit(lambda batch: method.loss(client, batch), steps=8, rule=rule)
+    client.fit(lambda batch: method.loss(client, batch), steps=8)
     sent = home.params.get(everything)
-    client.fit(method.teach(client), steps=8, rule=rule, go_on=True)
+    client.fit(method.teach(client), steps=8, go_on=True)
     personal = home.params.copy()
     client = fresh()
     upload = method.train(client)
@@ -50,12 +49,29 @@ def test_between_the_stages_momentum_and_batches_go_on_unless_told_otherwise() -
     assert not torch.equal(made[0][1], made[1][1])
 
 
+def test_both_stages_are_clipped() -> None:
+    """Four steps to the upload and four from there to the private model, at rate 1 without momentum."""
+    moved = {}
+    for clip in (0.01, 1e3):
+        home = by_hand.resident()
+        hpm = by_hand.as_params(home, home.initial.flat + 0.5)
+        memory = Memory(hpm=hpm, times=1)
+        train = {"clip": clip, "lr": 1.0, "batch": 12, "epochs": 8}
+        client = by_hand.client(home, by_hand.some(12), memory=memory, train=train, rounds=4)
+        upload = MAP(lam=0.5).train(client)
+        assert client.steps == 8
+        moved[clip] = [float((a - b).norm()) for a, b in ((upload.w, home.initial.flat), (home.params.flat, upload.w))]
+    for stage in (0, 1):
+        assert 0.01 < moved[0.01][stage] <= 4 * 0.01 * 1.001
+        assert moved[1e3][stage] > 0.1, "without clipping it goes farther"
+
+
 @pytest.mark.parametrize(("split", "steps"), [(0.5, 4), (0.25, 2), (0.9, 7)])
 def test_the_split_says_where_the_upload_is_taken(split: float, steps: int) -> None:
     home = by_hand.resident()
     client = by_hand.client(home, by_hand.some(24), train={"batch": 3})
     method = MAP(split=split)
-    method.local(client, steps=steps, rule=method.rule(client))
+    method.local(client, steps=steps)
     expected = home.params.flat.clone()
     client = by_hand.client(home, by_hand.some(24), train={"batch": 3})
     assert torch.equal(MAP(split=split).train(client).w, expected)

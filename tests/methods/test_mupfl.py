@@ -1,4 +1,4 @@
-"""MuPFL by its equations, on the wire, and with each of its modules off (methods.md 1, 12, 15)."""
+"""MuPFL by its equations, on the wire, and with each of its modules off."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from bench import Bench, two_layers
 from riding import CLASSES, HOLDS, Ride, leaks, learnt, spoiling
 from torch import Tensor, nn
 
@@ -17,15 +18,13 @@ from polyfed.config import Train
 from polyfed.data.samples import Samples
 from polyfed.errors import UsageError
 from polyfed.message import Memory, Message
-from polyfed.methods.base import Client, Server, Task, Upload
+from polyfed.methods.base import Client, Server, Site, Upload
 from polyfed.methods.mupfl import MuPFL
-from polyfed.methods.sites import Known
 from polyfed.models.base import Net
 from polyfed.params import bn, body, head
 from polyfed.parts import bavd
-from polyfed.parts.cluster import Grouping, cluster_update, group, similarity
+from polyfed.parts.cluster import Grouping, cluster_update, cosines, group, similarity
 from polyfed.parts.invert import class_means, match_features
-from polyfed.parts.resident import Resident
 
 Riding = Callable[..., Ride]
 FEW = {"method.m": 3, "method.tau": 2, "method.match_steps": 5, "method.tune_batch": 1000}
@@ -53,37 +52,6 @@ def head_of(run: Ride, w: Tensor) -> Tensor:
 # ---- without an engine
 
 
-def two_layers() -> Net:
-    trunk = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
-    return Net(trunk, nn.Identity(), nn.Linear(4, 2), ("trunk.1",))
-
-
-class Bench:
-    """A server and clients of one process, without an engine."""
-
-    def __init__(self, method: MuPFL, clients: int = 4, net: Callable[[], Net] = two_layers, **train: Any):
-        torch.manual_seed(0)
-        self.method = method
-        self.task = Task(classes=2, clients=clients, train=Train(**{"batch": 4, "lr": 0.1} | train), rounds=5)
-        method.bind(self.task)
-        self.resident = Resident(lambda: method.build(net()))
-        known = [Known(k, str(k), 10 + k, (5, 5 + k)) for k in range(clients)]
-        self.server = Server(self.resident, self.task, known, "sample", method.shared)
-        self.server.round = 1
-        method.start(self.server)
-
-    def client(self, id: int = 0, memory: Memory | None = None, **received: Any) -> Client:
-        self.resident.reset()
-        self.resident.params.set(self.server.params)
-        x = torch.randn(8, 3, generator=torch.Generator().manual_seed(id))
-        y, down = torch.arange(8) % 2, Message(**received)
-        down["w"] = self.server.params
-        return Client(id, self.resident, self.task, 1, Samples.of(x, y), torch.bincount(y), down, memory or Memory())
-
-    def upload(self, id: int, **message: Tensor) -> Upload:
-        return Upload(id, self.server.clients[id].n, Message(**message))
-
-
 def test_eqs_1_2_3_and_18_a_step_on_the_mean_loss_of_head_after_body() -> None:
     bench = Bench(MuPFL(bavd=False, acmu=False, pkcf=False), lr=0.5, batch=8)
     client = bench.client()
@@ -97,23 +65,23 @@ def test_eqs_1_2_3_and_18_a_step_on_the_mean_loss_of_head_after_body() -> None:
     grads = torch.autograd.grad(loss, weights)
     bench.method.train(client)
     expected = torch.cat([(w - 0.5 * g).flatten() for w, g in zip(weights, grads, strict=True)])  # eq. 3
-    assert torch.allclose(client.params.weights, expected, atol=1e-6)
+    assert torch.allclose(client.live.weights, expected, atol=1e-6)
 
 
 def test_eqs_5_and_15_the_shared_model_is_the_average_by_samples() -> None:
     for acmu in (False, True):  # with all in one cluster and the same starts the sum is the same
         bench = Bench(MuPFL(bavd=False, pkcf=False, acmu=acmu, kappa=1), clients=2)
-        start = bench.server.params.flat.clone()
+        start = bench.server.shared.flat.clone()
         a, b = start + 1, start + torch.arange(len(start))
         bench.method.merge(bench.server, [bench.upload(0, w=a), bench.upload(1, w=b)])
         shares = (0.5, 0.5) if acmu else (10 / 21, 11 / 21)  # n = 10 and 11; the cluster's mean is unweighted
-        assert torch.allclose(bench.server.params.flat, shares[0] * a + shares[1] * b, atol=1e-5)
+        assert torch.allclose(bench.server.shared.flat, shares[0] * a + shares[1] * b, atol=1e-5)
 
 
 def test_eqs_7_8_14_and_15_from_private_heads() -> None:
     """Two families of updates; heads start apart; buffers are averaged plainly."""
     bench = Bench(MuPFL(bavd=False, m=2, match_steps=1), clients=5)
-    layout, start = bench.resident.layout, bench.server.params.flat.clone()
+    layout, start = bench.resident.layout, bench.server.shared.flat.clone()
     (begin, end), n = layout.ranges(head)[0], [10, 11, 12, 13, 14]
     heads = torch.randn(5, end - begin, generator=torch.Generator().manual_seed(1))
     starts = start.repeat(5, 1)
@@ -131,7 +99,7 @@ def test_eqs_7_8_14_and_15_from_private_heads() -> None:
     assert bench.server.records["silhouette"][0][0] == 2
     mean = torch.stack([moves[:2].mean(0)] * 2 + [moves[2:].mean(0)] * 3)
     expected = (torch.tensor(n) / sum(n)) @ (starts + mean)
-    assert torch.allclose(bench.server.params.flat, expected, atol=1e-5)
+    assert torch.allclose(bench.server.shared.flat, expected, atol=1e-5)
 
 
 def test_the_similarity_looks_at_weights_only_and_buffers_stay_each_ones_own() -> None:
@@ -139,7 +107,7 @@ def test_the_similarity_looks_at_weights_only_and_buffers_stay_each_ones_own() -
         return Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Identity(), nn.Linear(4, 2))
 
     bench = Bench(MuPFL(bavd=False, pkcf=False), clients=4, net=net)
-    count, start = bench.resident.layout.n_weights, bench.server.params.flat
+    count, start = bench.resident.layout.n_weights, bench.server.shared.flat
     moves = torch.zeros(4, len(start))
     moves[:2, : count // 2], moves[2:, count // 2 : count] = 1, 1
     moves[:, count:] = torch.tensor([100.0, 0, 100, 0])[:, None]  # would pair 0 with 2 and 1 with 3
@@ -149,15 +117,15 @@ def test_the_similarity_looks_at_weights_only_and_buffers_stay_each_ones_own() -
     )
     labels = bench.server.records["clusters"][:, 1].tolist()
     assert labels[0] == labels[1] != labels[2] == labels[3]
-    assert torch.allclose(bench.server.params.buffers, (start + moves)[:, count:].mean(0))
-    assert bench.server.params.integers.tolist() == [7]
+    assert torch.allclose(bench.server.shared.buffers, (start + moves)[:, count:].mean(0))
+    assert bench.server.shared.integers.tolist() == [7]
 
 
 @pytest.mark.parametrize("odd", [0, 3])
 def test_a_client_without_a_map_is_clustered_by_its_update(odd: int) -> None:
     """It took no step, or sent something else: its map is zero, like nobody's."""
     bench = Bench(MuPFL(pkcf=False), clients=4)
-    start = bench.server.params.flat
+    start = bench.server.shared.flat
     moves = torch.zeros(4, len(start))
     moves[:2, ::2], moves[2:, 1::2] = 1, 1
     maps = [torch.tensor([1.0, 0.0])] * 2 + [torch.tensor([0.0, 1.0])] * 2
@@ -167,21 +135,34 @@ def test_a_client_without_a_map_is_clustered_by_its_update(odd: int) -> None:
     assert labels[0] == labels[1] != labels[2] == labels[3]
     everyone_without = [bench.upload(k, w=start + moves[k], map=torch.zeros(0)) for k in range(4)]
     bench.method.merge(bench.server, everyone_without)
-    assert torch.isfinite(bench.server.params.flat).all()
+    assert torch.isfinite(bench.server.shared.flat).all()
 
 
-def test_eq_21_the_head_descends_on_the_features_of_the_matched_classes() -> None:
-    bench = Bench(MuPFL(m=3, tau=2, tune_lr=0.4, tune_batch=100))
+@pytest.mark.parametrize("run", [{}, {"momentum": 0.9, "weight_decay": 0.1, "clip": 1e-3}])
+def test_eq_21_the_head_descends_on_the_features_of_the_matched_classes(run: dict[str, Any]) -> None:
+    """By plain SGD, whatever the rule of the run."""
+    bench = Bench(MuPFL(m=3, tau=2, tune_lr=0.4, tune_batch=100), **run)
     h = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(3))
     client = bench.client(features=h, feature_classes=torch.tensor([1]))
-    frozen_body = client.params.get(body)[0]
+    frozen_body = client.live.get(body)[0]
     weight, bias = (p.detach().clone() for p in client.model.head.parameters())
     bench.method.adapt(client)
     for _ in range(2):
         error = (h[0] @ weight.T + bias).softmax(1) - torch.tensor([0.0, 1.0])
         weight, bias = weight - 0.4 * error.T @ h[0] / 3, bias - 0.4 * error.mean(0)
-    assert torch.allclose(client.params.get(head)[0], torch.cat([weight.flatten(), bias]), atol=1e-6)
-    assert torch.equal(client.params.get(body)[0], frozen_body)
+    assert torch.allclose(client.live.get(head)[0], torch.cat([weight.flatten(), bias]), atol=1e-6)
+    assert torch.equal(client.live.get(body)[0], frozen_body)
+
+
+@pytest.mark.parametrize("key", ["tune_momentum", "tune_decay", "tune_clip"])
+def test_tuning_has_a_rule_of_its_own(key: str) -> None:
+    method = MuPFL(m=3, **{key: 0.2})
+    rule = Train(**{{"tune_decay": "weight_decay"}.get(key, key.removeprefix("tune_")): 0.2})
+    bench, used = Bench(method), []
+    client = bench.client(features=torch.randn(1, 3, 4), feature_classes=torch.tensor([1]))
+    client.fit = lambda *given, **options: used.append(options["rule"])  # type: ignore[method-assign]
+    method.adapt(client)
+    assert used == [rule]
 
 
 def test_a_private_head_goes_on_from_the_clients_own_last_one() -> None:
@@ -193,13 +174,13 @@ def test_a_private_head_goes_on_from_the_clients_own_last_one() -> None:
         memory = Memory() if kept is None else Memory(own_head=kept)
         client = bench.client(memory=memory, **sent)
         bench.method.adapt(client)
-        starts.append(client.params.get(head)[0])
+        starts.append(client.live.get(head)[0])
         if kept is not None:
             assert torch.equal(client.memory.own_head, kept)
     assert len({tuple(s.tolist()) for s in starts}) == 3
     without = bench.client(memory=Memory(own_head=own))  # nothing is matched yet: the head is left as it is
     bench.method.adapt(without)
-    assert torch.equal(without.params.get(head)[0], own)
+    assert torch.equal(without.live.get(head)[0], own)
 
 
 # ---- on the wire
@@ -387,17 +368,17 @@ def test_a_round_is_eqs_7_to_15_of_what_came_up(ride: Riding, tune_from: str) ->
                 for _ in range(2):
                     v = v - 0.1 * ((h @ v.T).softmax(1) - y).T @ h / len(h)
                 row[begin:end] = v.flatten()
-        updates = torch.stack([s.up.w[:count] for s in seen]) - starts
+        trained = torch.stack([s.up.w[:count] for s in seen])
         labels = np.load(run.result.path / "arrays" / f"clusters-{round:06d}.npy")
         assert labels[:, 0].tolist() == [0, 1, 2, 3]
         grouping = Grouping(labels[:, 1].tolist())
         assert grouping.kappa == 2
         n = torch.tensor([float(run.world.federation.clients[k].train.rows.numel()) for k in range(4)])
-        w = (n / n.sum()) @ torch.stack(cluster_update(starts, updates, grouping))
+        w = (n / n.sum()) @ torch.stack(cluster_update(starts, trained, grouping))
         assert torch.allclose(sent_next(run, round)[:count], w, atol=1e-5)
         buffers = (n / n.sum()) @ torch.stack([s.up.w[count:] for s in seen])
         assert torch.allclose(sent_next(run, round)[count:], buffers, atol=1e-5)
-        gram = similarity(updates, torch.stack([s.up.map for s in seen]), 0.5)
+        gram = similarity(cosines(trained - starts), cosines(torch.stack([s.up.map for s in seen])), 0.5)
         best = group(gram, np.zeros((4, 1)), "adaptive", 2, 2, seed=0)
         if best.kappa == 2:
             assert len(set(zip(best.labels, grouping.labels, strict=True))) == 2
@@ -415,12 +396,12 @@ def test_with_the_received_head_all_start_heads_are_the_servers_own_bit_for_bit(
 
         def starts(self, server: Server, uploads: Any) -> list[Tensor]:
             rows = super().starts(server, uploads)
-            begin, end = server.params.layout.ranges(head)[0]
+            begin, end = server.shared.layout.ranges(head)[0]
             servers[server.round] = torch.stack(rows)[:, begin:end]
             return rows
 
-    schedule = {"train.momentum": momentum, "train.schedule": [0.5, 1], "train.weight_decay": 0.01}
-    keys = {"method.tune_from": "global", "method.tau": 3.5, "method.tune_batch": 4} | schedule
+    rule = {"method.tune_momentum": momentum, "train.schedule": [0.5, 1], "method.tune_decay": 0.01}
+    keys = {"method.tune_from": "global", "method.tau": 3.5, "method.tune_batch": 4} | rule
     run = ride(Looking, data="skewed", model="mlp", **FEW | keys)
     for round in (1, 2, 3):
         for k in range(4):
@@ -428,6 +409,35 @@ def test_with_the_received_head_all_start_heads_are_the_servers_own_bit_for_bit(
             assert torch.equal(servers[round][k], starts[round, 0])
         received = head_of(run, run.train(round, 0).down.w)
         assert torch.equal(received, starts[round, 0]) == (round == 1)
+
+
+def test_a_head_that_all_tune_alike_is_tuned_once_and_nobody_sees_it(
+    ride: Riding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned: list[tuple[int, int]] = []
+    fit = Site.fit
+
+    def counted(self: Site, *given: Any, **options: Any) -> int:
+        if options.get("key") == "pkcf":
+            tuned.append((self.round, id(self.resident)))
+        return fit(self, *given, **options)
+
+    monkeypatch.setattr(Site, "fit", counted)
+    keys = {"method.tune_from": "global", "method.tune_batch": 4, "eval.every": 1}
+    once = mupfl(ride, **keys)
+    with_features = [entry for entry in tuned if entry[0] > 1]
+    assert max(map(with_features.count, with_features)) <= 2, "a round's training, or its evaluation and the finish"
+    tuned.clear()
+    monkeypatch.setattr(Site, "once", lambda self, part, given, fit: fit())
+
+    class Each(MuPFL):
+        """Another name, so that it runs again."""
+
+    each = ride(Each, **{"data": "skewed", "model": "mlp-bn", **FEW} | keys)
+    assert len(tuned) > 3 * len(with_features)
+    assert once.result.fingerprint == each.result.fingerprint
+    numbers = [run.result.records("training")[["steps", "samples", "loss"]] for run in (once, each)]
+    assert numbers[0].equals(numbers[1])
 
 
 def test_one_cluster_of_equal_clients_is_fedavg(ride: Riding) -> None:
@@ -515,6 +525,9 @@ def test_two_selected_clients_are_one_cluster(ride: Riding) -> None:
         ({"kappa_min": 5, "kappa_max": 3}, "method.kappa_min=5 is above method.kappa_max=3"),
         ({"metric": "weights"}, "method.metric=weights needs a number of clusters, method.kappa"),
         ({"bavd_keep_ratio": 0.0}, "'method.bavd_keep_ratio'"),
+        ({"bavd": "drop"}, "'method.bavd': input should be a valid boolean, unable to interpret input, or 'dropout'"),
+        ({"bavd_soft": True, "bavd_keep_ratio": 0.5}, "method.bavd_soft and method.bavd_keep_ratio are two ways"),
+        ({"tune_momentum": 1.0}, "'method.tune_momentum'"),
         ({"alpha": 1.5}, "'method.alpha'"),
         ({"match_steps": 0}, "'method.match_steps'"),
     ],
@@ -556,7 +569,9 @@ def test_other_masks_run_too(ride: Riding) -> None:
     kept = mupfl(ride).params.digest()
     for keys in (
         {"method.bavd_granularity": "spatial", "method.bavd_psi": "printed"},
-        {"method.bavd_compare": "activation"},
+        {"method.bavd_compare": "map"},
+        {"method.bavd_soft": True},
+        {"method.bavd_inverse": True},
         {"method.bavd_keep_ratio": 0.5},
         {"method.match": "flat"},
         {"method.kappa_max": 2, "method.alpha": 1.0},
@@ -565,6 +580,25 @@ def test_other_masks_run_too(ride: Riding) -> None:
         assert run.result["rejected"] == {}
         if "method.kappa_max" not in keys:
             assert run.params.digest() != kept
+
+
+def test_the_dropout_control_has_no_maps(ride: Riding) -> None:
+    control = mupfl(ride, **{"method.bavd": "dropout"})
+    assert all("map" not in s.up for s in control.of("train"))
+    assert set(control.train(2, 0).memory()) == {"own_head"}
+    off = mupfl(ride, **{"method.bavd": False})
+    assert not torch.equal(control.train(1, 0).up.w, off.train(1, 0).up.w)
+    assert torch.equal(control.train(1, 0).up.z, off.train(1, 0).up.z)  # gradients are taken in eval mode
+    told = Bench(MuPFL(bavd="dropout"), net=lambda: Net(nn.Linear(3, 4), nn.Identity(), nn.Linear(4, 2))).server.said
+    assert told == ["the model names no place where BAVD may listen: nothing is masked"]
+    assert not Bench(MuPFL(bavd="dropout")).server.said
+
+
+@pytest.mark.parametrize("keys", [{"method.bavd_soft": True}, {"method.bavd": "dropout"}])
+def test_what_is_drawn_does_not_depend_on_the_workers(tmp_path: Any, keys: dict[str, Any]) -> None:
+    small = {"method": "mupfl", "split.clients": 4, "rounds": 2, "model.width": 0.1, "eval.every": 9} | FEW | keys
+    runs = [polyfed.run(small, {"engine.workers": n}, out=tmp_path / str(n)) for n in (0, 2)]
+    assert runs[0]["fingerprint"] == runs[1]["fingerprint"]
 
 
 def test_a_model_without_a_place_to_listen_is_told(ride: Riding) -> None:

@@ -1,15 +1,23 @@
-"""What crosses the wire, for every method: only what is declared, bytes as methods.md 15 has them, nothing personal."""
+"""What crosses the wire, for every method: only what is declared, bytes as counted by hand, nothing personal."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import riding
 import torch
 from riding import Ride, leaks, learnt
 from small import SMALL
 
-from polyfed.methods.base import methods
+from polyfed.engine import rounds
+from polyfed.errors import RunFailed, UsageError
+from polyfed.message import Field, Message, Wire
+from polyfed.methods.base import Client, Method, Server, Upload, methods
 from polyfed.params import bn, body, everything, head
 
 Riding = Callable[..., Ride]
@@ -17,9 +25,13 @@ NAMES = [name for name in methods.names() if ":" not in name]
 
 
 def small(ride: Riding, name: str, **keys: Any) -> Ride:
+    return ride({"name": name}, **_small_keys(name) | keys)
+
+
+def _small_keys(name: str) -> dict[str, Any]:
     own = dict(SMALL.get(name, {}))
     model = own.pop("model.name", "mlp")
-    return ride({"name": name}, data="skewed", **{"model": model, "rounds": 2} | own | keys)
+    return {"data": "skewed", "model": model, "rounds": 2} | own
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -39,7 +51,27 @@ def test_only_what_is_declared_crosses_the_wire(ride: Riding, name: str) -> None
         assert len(seen.up) == 0  # after training nothing ever comes up
 
 
-# floats down and up for each participating client and round, of P, P_b = P - P_h and P - #BN (methods.md 15)
+@pytest.mark.parametrize("name", NAMES)
+def test_everything_that_goes_up_has_a_limit(name: str) -> None:
+    wire = methods.build({"name": name}, "method").wire()
+    for field in wire.up.values():
+        if field.kind == "integer":
+            assert field.below is not None
+        else:
+            assert [field.against or field.like, field.bound, field.below] != [None] * 3
+        assert {field.against, field.like} <= {None, *wire.down}
+
+
+def test_a_method_that_sends_without_a_limit_does_not_start(tmp_path: Path) -> None:
+    class Unlimited(Method):
+        def wire(self) -> Wire:
+            return super().wire().also(up={"more": Field("whatever", rows=("any",))})
+
+    with pytest.raises(UsageError, match="the wire sets no limit to 'more', which clients send"):
+        riding.ride(tmp_path / "run", Unlimited)
+
+
+# floats down and up for each participating client and round, of P, P_b = P - P_h and P - #BN
 FLOATS: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
     **dict.fromkeys(
         ["fedavg", "fedprox", "ditto", "fedrs", "fedphp", "map", "ditto-rs", "fedcrc", "ecl", "fedavg-ft"],
@@ -112,6 +144,56 @@ def _method_keys(name: str) -> dict[str, Any]:
     return {k: v for k, v in SMALL.get(name, {}).items() if k.startswith("method.")}
 
 
+# ---- what is personal, by name
+
+
+KEEPING = {  # keys under which a method keeps what it keeps only then
+    "fedcrc": {"method.per_body": "local"},
+    "mupfl": {"method.bavd_reset": "never"},
+    "mupfl-paper": {"method.bavd_reset": "never"},
+    "mupfl-printed": {"method.bavd_reset": "never"},
+}
+
+
+def kept_names(run: Ride) -> set[str]:
+    """Every name that stood in a client's memory."""
+    return {name for seen in run.of("train") + run.of("finish") for name in seen.memory()} - {"personal.integers"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_client_keeps_is_what_is_declared(ride: Riding, name: str) -> None:
+    """Nothing undeclared is in a memory, and nothing is declared that no memory ever holds."""
+    run = small(ride, name, **KEEPING.get(name, {}))
+    declared, kept = run.world.method.remembers(), kept_names(run)
+    assert {n for n in kept if not any(fnmatchcase(n, pattern) for pattern in declared)} == set()
+    assert {pattern for pattern in declared if not any(fnmatchcase(n, pattern) for n in kept)} == set()
+    assert run.result["keeps"] == declared
+
+
+@pytest.mark.parametrize(("name", "conditional"), [("fedcrc", {"personal_body"}), ("mupfl", {"map_*"})])
+def test_what_is_kept_under_a_condition_is_not_kept_without_it(ride: Riding, name: str, conditional: set[str]) -> None:
+    run = small(ride, name)
+    kept = kept_names(run)
+    assert {p for p in run.world.method.remembers() if not any(fnmatchcase(n, p) for n in kept)} == conditional
+    assert all(run.world.method.remembers()[pattern].startswith("where ") for pattern in conditional)
+
+
+def test_a_composition_keeps_what_its_bases_keep() -> None:
+    assert set(methods.build({"name": "sca-map"}, "method").remembers()) == {"control", "hpm", "times"}
+    on_top = methods.build({"name": "fedavg-ft", "base": {"name": "ditto"}}, "method")
+    assert set(on_top.remembers()) == {"personal_model", "tuned"}
+
+
+def test_a_method_that_keeps_what_it_does_not_declare_is_told(tmp_path: Path) -> None:
+    class Secretive(Method):
+        def train(self, client: Client) -> Message:
+            client.memory.secret = 1
+            return super().train(client)
+
+    with pytest.raises(RunFailed, match="put 'secret' into a client's memory without declaring it: add it"):
+        riding.ride(tmp_path / "run", Secretive)
+
+
 # ---- what is personal, by value
 
 
@@ -133,7 +215,8 @@ SECRETS: dict[str, Callable[[Any, Ride], list[torch.Tensor]]] = {
 def test_what_is_personal_never_leaves_its_client(ride: Riding, name: str) -> None:
     """Not to the server and, through it, not to another client: neither under its name nor by its values."""
     model = "mlp-bn" if name == "fedbn" else "mlp"
-    run = ride({"name": name}, data="skewed", model=model, rounds=3)
+    # enough steps that the second stage of MAP changes every weight the first one changed
+    run = ride({"name": name}, data="skewed", model=model, rounds=3, **{"train.min_steps": 5})
     trained = run.of("train")
     checked = 0
     for seen in trained:
@@ -173,3 +256,60 @@ def test_the_leak_detector_detects(ride: Riding) -> None:
     assert leaks(values, seen.up)
     assert not leaks(values, seen.down)
     assert not leaks(np.float32([1234.5]), seen.up)
+
+
+# ---- who needs only sums
+
+
+class Sealed:
+    """A message into which nobody may look, except to add all of a round's together."""
+
+    def __init__(self, content: Message):
+        self.content = content
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"merge looks into a single upload ({name})")
+
+    __getitem__ = __contains__ = __iter__ = __getattr__
+
+
+@contextmanager
+def sealed_uploads() -> Iterator[None]:
+    """Inside, the server can take averages over all uploads of a round and see nothing else of them."""
+    real = Server.average
+
+    def average(server: Server, uploads: Sequence[Upload], *how: Any, **more: Any) -> Any:
+        assert [u.client for u in uploads] == [0, 1, 2, 3], "an average over some of them tells of single ones"
+        return real(server, [replace(u, message=u.message.content) for u in uploads], *how, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Server, "average", average)
+        patch.setattr(rounds, "Upload", lambda client, n, up: Upload(client, n, Sealed(up)))
+        yield
+
+
+SUMMING = [name for name in NAMES if methods.build({"name": name}, "method").wire().only_sums]
+
+
+@pytest.mark.parametrize("name", SUMMING)
+def test_who_promises_to_need_only_sums_gets_the_same_model_from_sums(ride: Riding, tmp_path: Path, name: str) -> None:
+    seen = small(ride, name)
+    with sealed_uploads():
+        blind = riding.ride(tmp_path / "run", {"name": name}, **_small_keys(name))
+    assert blind.result.fingerprint == seen.result.fingerprint
+
+
+@pytest.mark.parametrize("name", ["k-cluster", "distfl", "creff", "mupfl"])
+def test_who_needs_more_than_sums_does_not_promise_and_is_found_out(tmp_path: Path, name: str) -> None:
+    assert name not in SUMMING
+    with sealed_uploads(), pytest.raises(AssertionError, match="single"):
+        riding.ride(tmp_path / "run", {"name": name}, **_small_keys(name))
+
+
+def test_an_own_merge_inherits_no_promise() -> None:
+    class Peeking(Method):
+        def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
+            server.shared = server.model_of(uploads[0])
+
+    assert Method().wire().only_sums
+    assert not Peeking().wire().only_sums

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from polyfed.cli import call
-from polyfed.comparison.run import State, States
-from polyfed.engine.rounds import Silent
+from polyfed.comparison.grid import Cell
+from polyfed.comparison.standing import State, States
 from polyfed.errors import DataError, UsageError
+from polyfed.measure.watch import Silent
 from polyfed.papers import reproduce as room
 from polyfed.papers.reproduce import Claim, Verdict, as_json_value, as_markdown, grid_of, recipes, reproduce
 
@@ -47,10 +48,14 @@ class Counting(Silent):
     """Remembers which cells were begun."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []  # one at a time runs, and every change of a state is told once
+        self.said: list[str] = []
 
     def cells(self, states: States, left: float | None) -> None:
-        self.said += [cell.name for cell, state in states.items() if state is State.RUNNING]
+        begun = [cell.name for cell, state in states.items() if state is State.RUNNING]
+        self.said += [name for name in begun if name not in self.said]
+
+    def round_of(self, cell: Cell, done: int, rounds: int, numbers: dict[str, Any]) -> None:
+        """Not counted."""
 
 
 @pytest.mark.parametrize("paper", ["mupfl", "fedcrc", "map", "ecl", "distfl"])

@@ -1,6 +1,7 @@
-"""BAVD by hand: maps, masks, resets, what is uploaded (MuPFL 3.3, eq. 6; methods.md 1.2)."""
+"""BAVD by hand: maps, masks, resets, what is uploaded (MuPFL 3.3, eq. 6)."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from polyfed.params import Layout, body, head
 from polyfed.parts.bavd import BAVD, as_rows, layers, listen, mapping, normalised, uploaded_map
 from polyfed.parts.losses import cross_entropy
 from polyfed.parts.resident import Resident
+
+by_map = partial(BAVD, compare="map")
 
 
 def fed(layer: BAVD, *steps: tuple[Tensor, float]) -> BAVD:
@@ -72,7 +75,7 @@ def test_a_loss_that_is_not_finite_touches_nothing(bad: float) -> None:
 
 
 def test_the_first_pass_is_not_masked_and_later_ones_by_the_map_of_the_step_before() -> None:
-    layer = BAVD().train()
+    layer = by_map().train()
     first = batch([1.0, 2, 3, 6], shape=(1, 2, 2))  # mean 3
     assert layer(first) is first
     layer.after_step(torch.tensor(1.0))
@@ -84,13 +87,13 @@ def test_the_first_pass_is_not_masked_and_later_ones_by_the_map_of_the_step_befo
 
 def test_every_channel_has_its_own_mean() -> None:
     h = batch([0.0, 4, 100, 200], shape=(2, 1, 2))
-    assert fed(BAVD(), (h, 1.0))(h).flatten().tolist() == [0, 4, 0, 200]
-    one_for_all = fed(BAVD(granularity="spatial"), (h, 1.0))
+    assert fed(by_map(), (h, 1.0))(h).flatten().tolist() == [0, 4, 0, 200]
+    one_for_all = fed(by_map(granularity="spatial"), (h, 1.0))
     assert one_for_all.map.tolist() == [[50, 102]]
     assert one_for_all(h).flatten().tolist() == [0, 4, 0, 200]
     crossed = batch([4.0, 0, 100, 200], shape=(2, 1, 2))
-    assert fed(BAVD(), (crossed, 1.0))(crossed).flatten().tolist() == [4, 0, 0, 200]
-    assert fed(BAVD(granularity="spatial"), (crossed, 1.0))(crossed).flatten().tolist() == [0, 0, 0, 200]
+    assert fed(by_map(), (crossed, 1.0))(crossed).flatten().tolist() == [4, 0, 0, 200]
+    assert fed(by_map(granularity="spatial"), (crossed, 1.0))(crossed).flatten().tolist() == [0, 0, 0, 200]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +110,7 @@ def test_every_channel_has_its_own_mean() -> None:
 )
 def test_what_a_slice_is(shape: tuple[int, ...], granularity: Any, slices: int) -> None:
     h = torch.rand(5, *shape, generator=torch.Generator().manual_seed(0))
-    layer = fed(BAVD(granularity=granularity), (h, 1.0))
+    layer = fed(by_map(granularity=granularity), (h, 1.0))
     assert layer.map.shape[0] == slices
     seen = h.mean(0)
     if granularity == "spatial" and len(shape) > 1:
@@ -120,7 +123,7 @@ def test_what_a_slice_is(shape: tuple[int, ...], granularity: Any, slices: int) 
 
 
 @pytest.mark.parametrize("granularity", ["channel", "spatial"])
-@pytest.mark.parametrize("how", [{}, {"compare": "activation"}, {"keep_ratio": 0.5}])
+@pytest.mark.parametrize("how", [{"compare": "map"}, {}, {"keep_ratio": 0.5}])
 def test_a_sequence_is_an_image_of_height_1(granularity: Any, how: dict[str, Any]) -> None:
     draw = torch.Generator().manual_seed(0)
     steps = [(torch.rand(5, 3, 8, generator=draw), loss) for loss in (2.0, 1.5, 1.7)]
@@ -133,22 +136,22 @@ def test_a_sequence_is_an_image_of_height_1(granularity: Any, how: dict[str, Any
 
 def test_a_vector_is_compared_as_a_whole() -> None:
     h = batch([1.0, 2, 6], shape=(3,))
-    assert fed(BAVD(), (h, 1.0))(h).tolist() == [[0, 0, 6]]
+    assert fed(by_map(), (h, 1.0))(h).tolist() == [[0, 0, 6]]
 
 
 def test_a_constant_slice_or_a_single_position_is_not_masked() -> None:
     h = batch([3.0, 3, 0, 1], shape=(2, 1, 2))
-    assert fed(BAVD(), (h, 1.0))(h).flatten().tolist() == [3, 3, 0, 1]
+    assert fed(by_map(), (h, 1.0))(h).flatten().tolist() == [3, 3, 0, 1]
     pixel = torch.tensor([[[[5.0]], [[1.0]]]])
-    assert torch.equal(fed(BAVD(), (pixel, 1.0))(pixel), pixel)
-    assert torch.equal(fed(BAVD(keep_ratio=0.5), (h, 1.0))(h), h)
-    assert torch.equal(fed(BAVD(compare="activation"), (-h, 1.0))(-h)[0, 0], -h[0, 0])
+    assert torch.equal(fed(by_map(), (pixel, 1.0))(pixel), pixel)
+    assert torch.equal(fed(by_map(keep_ratio=0.5), (h, 1.0))(h), h)
+    assert torch.equal(fed(BAVD(), (-h, 1.0))(-h)[0, 0], -h[0, 0])
 
 
 @pytest.mark.parametrize("options", [{}, {"granularity": "spatial"}, {"keep_ratio": 0.3}])
 def test_the_mask_does_not_change_with_the_scale_of_the_map(options: dict[str, Any]) -> None:
     h = torch.rand(4, 3, 5, 5, generator=torch.Generator().manual_seed(2))
-    layer = fed(BAVD(**options), (h, 1.0))
+    layer = fed(by_map(**options), (h, 1.0))
     before = layer.mask(h)
     layer.map = normalised(layer.map)
     assert torch.equal(layer.mask(h), before)
@@ -160,7 +163,7 @@ def test_the_mask_does_not_change_with_the_scale_of_the_map(options: dict[str, A
 def test_a_nearly_constant_slice_is_never_masked_wholly() -> None:
     draw = torch.Generator().manual_seed(3)
     low = torch.full((200, 7), 0.1)
-    layer = BAVD()
+    layer = by_map()
     layer.map = torch.where(torch.rand(200, 7, generator=draw) < 0.5, low, torch.nextafter(low, 2 * low))
     assert (layer.map.mean(1) > layer.map.max(1).values).any()  # rounded beyond its largest value
     assert layer.mask(torch.zeros(1, 200, 7)).any(1).all()
@@ -175,19 +178,64 @@ def test_keep_ratio_keeps_exactly_that_share_also_among_equals() -> None:
     assert int(fed(BAVD(keep_ratio=1.0), (h, 1.0)).mask(h).sum()) == 8
 
 
+@pytest.mark.parametrize(("ratio", "positions", "kept"), [(0.3, 8, 2), (0.45, 8, 4), (0.06, 8, 1), (0.19, 8, 2)])
+def test_keep_ratio_keeps_the_nearest_number_and_at_least_one(ratio: float, positions: int, kept: int) -> None:
+    h = torch.arange(2.0 * positions).view(1, 2, 1, positions)
+    found = fed(BAVD(keep_ratio=ratio), (h, 1.0)).mask(h)
+    assert found.sum(-1).flatten().tolist() == [kept, kept]
+    assert found[..., -kept:].all()  # the largest
+
+
+def test_soft_keeps_with_half_the_map_more_than_half() -> None:
+    layer = fed(BAVD(soft=True), (batch([0.0, 1, 2, 4], shape=(1, 2, 2)), 1.0))  # normalised 0, 1/4, 1/2, 1
+    h = torch.full((4000, 1, 2, 2), 3.0)
+    torch.manual_seed(1)
+    found = layer(h)
+    assert set(found.unique().tolist()) == {0.0, 3.0}
+    assert (found != 0).float().mean(0).flatten().tolist() == pytest.approx([0.5, 0.625, 0.75, 1], abs=0.03)
+    torch.manual_seed(1)
+    assert torch.equal(layer(h), found)  # the draw follows the seed of the work
+    assert not torch.equal(layer(h), found)
+    one_for_all = fed(BAVD(soft=True, granularity="spatial"), (batch([0.0, 4, 0, 4], shape=(2, 1, 2)), 1.0))
+    drawn = one_for_all(torch.ones(4000, 2, 1, 2)).mean(0).flatten().tolist()
+    assert drawn == pytest.approx([0.5, 1, 0.5, 1], abs=0.03)
+    vector = fed(BAVD(soft=True), (batch([0.0, 1], shape=(2,)), 1.0))(torch.ones(4000, 2))
+    assert vector.mean(0).tolist() == pytest.approx([0.5, 1], abs=0.03)
+
+
+def test_soft_leaves_a_constant_slice_whole() -> None:
+    h = batch([3.0, 3, 0, 1], shape=(2, 1, 2)).expand(500, 2, 1, 2)
+    found = fed(BAVD(soft=True), (h, 1.0))(h)
+    assert (found[:, 0] == 3).all()
+    assert not torch.equal(found[:, 1], h[:, 1] * 2)
+
+
+def test_inverse_divides_by_the_share_that_was_kept() -> None:
+    h = batch([1.0, 2, 3, 6], shape=(1, 2, 2))  # mean 3
+    ones = torch.ones_like(h)
+    assert fed(by_map(inverse=True), (h, 1.0))(ones).flatten().tolist() == [0, 0, 2, 2]  # a half
+    first = batch([0.0, 1, 2, 5], shape=(2, 1, 2))  # both thresholds are 0.5
+    masked = fed(BAVD(inverse=True), (first, 1.0))(batch([0.4, 0.6, 3, 0.1], [0.5, 0, 0, 9], shape=(2, 1, 2)))
+    assert masked.flatten().tolist() == pytest.approx([0, 1.2, 6, 0, 1, 0, 0, 18])  # four of eight
+    nothing = fed(BAVD(inverse=True), (first, 1.0))(torch.full((2, 2, 1, 2), 0.1))
+    assert (nothing == 0).all()  # none is kept, and nothing is divided by zero
+    soft = fed(BAVD(soft=True, inverse=True), (h, 1.0))(torch.full((100, 1, 2, 2), 2.0))
+    assert float(soft.mean()) == pytest.approx(2.0, rel=1e-5)
+
+
 def test_comparing_the_activation_itself() -> None:
     first = batch([0.0, 1, 2, 5], shape=(2, 1, 2))  # normalised 0 1 and 0 1: both means are 0.5
     h = batch([0.4, 0.6, 3, 0.1], [0.5, 0, 0, 9], shape=(2, 1, 2))
-    masked = fed(BAVD(compare="activation"), (first, 1.0))(h)
+    masked = fed(BAVD(), (first, 1.0))(h)
     assert masked.flatten().tolist() == pytest.approx([0, 0.6, 3, 0, 0.5, 0, 0, 9])
-    wide = fed(BAVD(compare="activation", granularity="spatial"), (first, 1.0))(h)
+    wide = fed(BAVD(granularity="spatial"), (first, 1.0))(h)
     assert torch.equal(wide, masked)
-    vector = fed(BAVD(compare="activation"), (batch([0.0, 1, 5], shape=(3,)), 1.0))  # mean of 0, .2, 1
+    vector = fed(BAVD(), (batch([0.0, 1, 5], shape=(3,)), 1.0))  # mean of 0, .2, 1
     assert vector(batch([0.3, 0.5, 0.2], shape=(3,))).tolist() == [pytest.approx([0, 0.5, 0])]
 
 
 def test_what_is_masked_has_no_gradient() -> None:
-    layer = fed(BAVD(), (batch([1.0, 2, 6], shape=(3,)), 1.0))
+    layer = fed(by_map(), (batch([1.0, 2, 6], shape=(3,)), 1.0))
     h = torch.ones(2, 3, requires_grad=True)
     layer(h).sum().backward()
     assert h.grad.tolist() == [[0, 0, 1]] * 2
@@ -241,6 +289,23 @@ def test_models_keep_the_names_and_values_of_their_weights(name: str) -> None:
         layer.after_step(torch.tensor(1.0))
     assert all(layer.map is not None for layer in layers(carrying))
     assert not torch.equal(carrying(x), plain.train()(x))  # masked
+
+
+def test_plain_dropout_stands_in_the_same_places() -> None:
+    plain, control = convolutional(), listen(convolutional(), nn.Dropout)
+    assert Layout(control).digest() == Layout(plain).digest()
+    control.load_state_dict(plain.state_dict())
+    assert layers(control) == []
+    assert uploaded_map(control).shape == (0,)
+    places = {name for name, m in control.named_modules() if isinstance(m, nn.Dropout)}
+    assert places == {f"{name}.bavd" for name in plain.listens}
+    x, seen = torch.randn(200, 1, 4, 4), []
+    assert torch.equal(control.eval()(x), plain.eval()(x))
+    control.train().head.register_forward_pre_hook(lambda m, given: seen.append(given[0]))
+    control(x)
+    plain.head.register_forward_pre_hook(lambda m, given: seen.append(given[0]))
+    plain(x)
+    assert float((seen[0] == 0).float().mean()) > float((seen[1] == 0).float().mean()) + 0.1
 
 
 def test_a_place_that_is_a_sequence_is_masked_once() -> None:
@@ -348,11 +413,13 @@ def test_a_skipped_lone_sample_does_not_shift_the_epochs() -> None:
 
 
 def test_maps_that_never_start_again_go_on_in_the_next_round() -> None:
-    one = client()
+    one, true = client(), []
     with mapping(one.model, "never", one.memory) as order:
-        one.fit(cross_entropy, epochs=1, batches=order)
+        one.fit(lambda b: true.append(cross_entropy(b)) or true[-1], epochs=2, batches=order)
     kept = Memory.decode(one.memory.encode())
-    before, loss = kept.map_0, float(kept.map_loss_0)
+    before, loss = kept.map_0, float(true[-1].detach())
+    assert loss != float(true[0].detach())
+    assert float(kept.map_loss_0) == float(kept.map_loss_1) == loss  # what is stored is the loss of the last step
     again = client(memory=kept)
     seen = []
     layers(again.model)[0].register_forward_pre_hook(lambda m, given: seen.append(given[0].detach().mean(0).flatten(1)))

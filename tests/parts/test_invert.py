@@ -15,6 +15,7 @@ from polyfed.models.base import Net
 from polyfed.params import Params
 from polyfed.parts.invert import (
     Goal,
+    Knowledge,
     activation_layers,
     activation_statistics,
     bn_layers,
@@ -29,6 +30,7 @@ from polyfed.parts.invert import (
     labelled,
     linear,
     match_features,
+    probabilities,
     responses,
     statistics,
     statistics_loss,
@@ -288,6 +290,9 @@ def test_eqs_2_and_4_by_hand() -> None:
 
     assert loss(1.0) == pytest.approx(math.sqrt(4 + 9 + 0) + math.sqrt(1 + 0 + 25))  # eq. 2
     assert loss(0.5) == pytest.approx(math.sqrt(4 + 0) + math.sqrt(1 + 25))  # eq. 4: channels 0 and 2
+    norm.running_var[1] = 7.0
+    assert loss(0.5) == pytest.approx(math.sqrt(4 + 0) + math.sqrt(1 + 25)), "channel 1 does not count"
+    assert loss(1.0) == pytest.approx(math.sqrt(4 + 9 + 0) + math.sqrt(1 + 9 + 25))
 
 
 def test_eq_2_is_a_sum_over_layers_read_at_their_inputs() -> None:
@@ -378,21 +383,40 @@ def model_with(resident: Resident, weight: list[list[float]]) -> Params:
 def test_eq_5_the_responses_of_each_model_by_hand(resident: Resident) -> None:
     frozen = resident.frozen(resident.initial, augmented=False)
     models = [model_with(resident, w) for w in ([[1.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]])]
-    one, other = responses(frozen, iter(models), torch.tensor([[math.log(3), 0.0], [0.0, 30.0]]))
+    one, other = responses(frozen, iter(models), torch.tensor([[math.log(3), 0.0], [0.0, 30.0]]), 0)
     assert one.dtype == torch.float64
     assert one[0].tolist() == pytest.approx([0.75, 0.25])
     assert one[1, 0] == 1e-8  # clamped: exp(-30) is less
     assert other.tolist() == [[0.5, 0.5]] * 2
+    soft, even = responses(frozen, models, torch.tensor([[2.0, 0.0], [0.0, 4.0]]), 0.5)
+    size = 0.5 * math.sqrt(2.5)  # centred they are ±1 and ±2
+    assert soft[:, 0].tolist() == pytest.approx([1 / (1 + math.exp(-2 / size)), 1 / (1 + math.exp(4 / size))])
+    assert even.tolist() == [[0.5, 0.5]] * 2  # no size to divide by
 
 
-def test_responses_of_boosted_and_of_broken_models(resident: Resident) -> None:
+@pytest.mark.parametrize("softness", [0.0, 2.0])
+def test_responses_of_boosted_and_of_broken_models(resident: Resident, softness: float) -> None:
     frozen = resident.frozen(resident.initial, augmented=False)
     inputs = torch.tensor([[1.0, 2.0]])
     boosted, broken = responses(
-        frozen, [model_with(resident, [[1e6, 0], [0, 1e6]]), model_with(resident, [[3e38, 3e38], [3e38, 3e38]])], inputs
+        frozen,
+        [model_with(resident, [[1e6, 0], [0, 1e6]]), model_with(resident, [[3e38, 3e38], [3e38, 3e38]])],
+        inputs,
+        softness,
     )
-    assert boosted.tolist() == [[1e-8, 1.0]]
+    assert torch.isfinite(boosted).all()
+    assert boosted[0, 0] == (1e-8 if softness == 0 else pytest.approx(1 / (1 + math.e)))  # ±1 over 2 when softened
     assert not torch.isfinite(broken).all()  # finite weights, answers that are not
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e30])
+def test_softened_responses_know_nothing_of_scale_or_of_what_is_added_to_a_row(scale: float) -> None:
+    logits = random(6, 4).double()
+    plain = probabilities(logits, 2.0)
+    assert torch.allclose(probabilities(scale * logits, 2.0), plain, atol=1e-12)
+    assert torch.allclose(probabilities(logits + torch.arange(6)[:, None], 2.0), plain, atol=1e-12)
+    assert not torch.allclose(probabilities(logits * torch.arange(1, 7)[:, None], 2.0), plain)  # rows keep their sizes
+    assert torch.allclose(plain.sum(1), torch.ones(6).double())
 
 
 # ---- without BN
@@ -443,3 +467,43 @@ def test_knowledge_from_uploaded_statistics() -> None:
 def test_real_statistics_beat_uploaded_ones() -> None:
     net = a_bn_net()
     assert list(knowledge_of(net, [random(2, 13)], 0.5, absolute=False)) == [net[1], net[5]]
+
+
+# ---- in chunks
+
+
+def by_autograd_alone(model: nn.Module, start: Tensor, knowledge: Knowledge, steps: int, lr: float) -> Tensor:
+    """The extraction on all inputs at once, with autograd through the statistics."""
+    x, best, kept = start.clone().requires_grad_(True), math.inf, start
+    optimiser = torch.optim.Adam([x], lr=lr)
+    for _ in range(steps + 1):
+        with watching(list(knowledge)) as seen:
+            model(x)
+        loss = statistics_loss(seen, knowledge)
+        if float(loss.detach()) < best:
+            best, kept = float(loss.detach()), x.detach().clone()
+        (x.grad,) = torch.autograd.grad(loss, [x])
+        optimiser.step()
+    return kept
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("norm", [False, True])
+def test_extraction_in_chunks_is_that_on_all_inputs_at_once(norm: bool, inplace: bool) -> None:
+    torch.manual_seed(0)
+    middle = [nn.BatchNorm2d(4), nn.ReLU(inplace)] if norm else [nn.ReLU(inplace)]
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), *middle, nn.Flatten(), nn.Linear(144, 5)).eval().requires_grad_(False)
+    layers = bn_layers(model) or activation_layers(model)
+    knowledge = {
+        m: Goal(random(4 if m is not model[-1] else 5), torch.tensor(2.0), torch.tensor([0, 2])) for m in layers
+    }
+    start = random(11, 1, 8, 8)
+    found = extract(model, start, knowledge, steps=6, lr=0.1)
+    plain = copy.deepcopy(model)
+    twins = dict(zip(model.modules(), plain.modules(), strict=True))
+    for layer in plain.modules():
+        if isinstance(layer, nn.ReLU):
+            layer.inplace = False
+    expected = by_autograd_alone(plain, start, {twins[m]: goal for m, goal in knowledge.items()}, steps=6, lr=0.1)
+    assert float((found - start).abs().max()) > 0.3, "the inputs moved"
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)

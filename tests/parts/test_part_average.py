@@ -74,7 +74,7 @@ def test_what_is_not_shared_stays_the_servers() -> None:
     made = server.average(by_hand.uploads(*sent))
     assert set(made.get(body)[0].tolist()) == {3.0}
     assert torch.equal(made.get(head)[0], home.initial.get(head)[0])
-    assert torch.equal(server.params.flat, home.initial.flat)  # nothing is changed in place
+    assert torch.equal(server.shared.flat, home.initial.flat)  # nothing is changed in place
 
 
 def test_any_field_can_be_averaged() -> None:
@@ -88,7 +88,7 @@ def test_a_slice_to_send_is_gathered_anew_when_the_model_changes() -> None:
     server = by_hand.server(home, [1], FedAvg())
     first = server.part(head)[0]
     assert server.part(head)[0] is first
-    server.params = by_hand.as_params(home, 2.0)
+    server.shared = by_hand.as_params(home, 2.0)
     assert set(server.part(head)[0].tolist()) == {2.0}
 
 

@@ -134,12 +134,21 @@ def test_nothing_to_fit_on_and_nothing_to_train_take_no_step() -> None:
 
 def test_travelled_is_the_sum_of_learning_rates_and_the_tally_counts() -> None:
     client = by_hand.client(by_hand.resident(), by_hand.some(12), train={"batch": 4, "lr": 0.2})
-    client.fit(cross_entropy, steps=3)
-    client.fit(cross_entropy, steps=2, lr=0.5)
+    assert client.fit(cross_entropy, steps=3) == 3
+    assert client.fit(cross_entropy, steps=2, lr=0.5) == 2, "its own steps, not all of them"
     assert client.travelled == pytest.approx(3 * 0.2 + 2 * 0.5)
     numbers = client.tally.numbers()
     assert (numbers["steps"], numbers["samples"], numbers["skipped_batches"]) == (5, 20, 0)
     assert 0 < numbers["loss"] < 5
+
+
+def test_a_fit_may_have_a_rate_of_its_own() -> None:
+    moved = {}
+    for lr in (None, 0.5):
+        home = by_hand.resident()
+        by_hand.client(home, by_hand.some(12), train={"lr": 0.1}).fit(cross_entropy, steps=1, lr=lr)
+        moved[lr] = home.params.weights - home.initial.weights
+    torch.testing.assert_close(moved[0.5], 5 * moved[None], rtol=1e-4, atol=1e-6)
 
 
 def test_the_learning_rate_follows_the_schedule_and_stays_after_the_last_round() -> None:
@@ -259,7 +268,7 @@ def test_norms_can_be_trained_on_fixed_statistics() -> None:
     assert not torch.equal(home.model.trunk.norm1.weight, torch.ones(by_hand.HIDDEN))
 
 
-# ---- the lone sample (methods.md 0.3)
+# ---- the lone sample
 
 
 def test_a_lone_sample_is_skipped_where_others_can_teach_the_norms() -> None:
@@ -273,6 +282,20 @@ def test_a_lone_sample_is_skipped_where_others_can_teach_the_norms() -> None:
         "skipped_batches": 2,
         "eval_mode_steps": 0,
     }
+
+
+@pytest.mark.parametrize(("n", "batch"), [(6, 5), (3, 2), (5, 2)])
+def test_a_lone_sample_is_skipped_even_after_one_batch_and_after_pairs(n: int, batch: int) -> None:
+    client = by_hand.client(by_hand.resident(bn=True), by_hand.some(n), train={"batch": batch})
+    assert client.fit(cross_entropy, epochs=2) == 2 * (n // batch)
+    assert (client.tally.skipped_batches, client.tally.eval_mode_steps) == (2, 0)
+    assert client.tally.samples == 2 * (n - 1)
+
+
+def test_a_batch_of_two_is_never_skipped() -> None:
+    client = by_hand.client(by_hand.resident(bn=True), by_hand.some(7), train={"batch": 5})
+    assert client.fit(cross_entropy, epochs=1) == 2
+    assert (client.tally.skipped_batches, client.tally.eval_mode_steps) == (0, 0)
 
 
 def test_an_only_sample_is_learnt_with_the_norms_in_eval_mode() -> None:
@@ -321,6 +344,18 @@ def test_a_correction_cannot_move_what_is_not_trained() -> None:
     client = by_hand.client(home, by_hand.some(12), train={"lr": 0.1, "clip": 1.0, "momentum": 0.5})
     client.fit(cross_entropy, steps=3, train=head, correct=lambda grad: grad.add_(1.0))
     assert torch.equal(home.params.get(body)[0], home.initial.get(body)[0])
+
+
+def test_a_correction_starts_from_nothing_where_nothing_is_trained() -> None:
+    """What an earlier fit's correction wrote there is gone: who clips by the whole length must not see it."""
+    home = by_hand.resident()
+    client = by_hand.client(home, by_hand.some(12))
+    client.fit(cross_entropy, steps=1, train=head, correct=lambda grad: grad.add_(1.0))
+    seen: list[Tensor] = []
+    client.fit(cross_entropy, steps=1, train=head, correct=lambda grad: seen.append(grad.clone()))
+    trained = home.layout.length(head)
+    assert not seen[0][:-trained].any()
+    assert seen[0][-trained:].any()
 
 
 # ---- batches
@@ -452,3 +487,35 @@ def test_everything_is_trained_by_default() -> None:
     for part in (trunk, last, head):
         assert not torch.equal(home.params.get(part)[0], home.initial.get(part)[0])
     assert torch.equal(home.params.get(everything)[0], home.params.flat)
+
+
+def test_a_correction_finds_nothing_of_the_step_before_where_nothing_is_trained() -> None:
+    home = by_hand.resident()
+    client, seen = by_hand.client(home, by_hand.some(12), train={"batch": 4}), []
+
+    def correct(grad: torch.Tensor) -> None:
+        seen.append(grad.clone())
+        grad.add_(1)
+
+    client.fit(cross_entropy, steps=3, train=head, correct=correct)
+    outside = home.layout.n_weights - home.layout.length(head)
+    assert [float(grad[:outside].abs().sum()) for grad in seen] == [0, 0, 0]
+    assert all(grad[outside:].any() for grad in seen)
+
+
+def test_blocks_epochs_and_positions_taken_ahead_leave_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = by_hand.some(11)
+    plain = stream(samples, 2)
+    expected = [next(plain)[2].tolist() for _ in range(20)]
+    monkeypatch.setattr("polyfed.parts.fit.GATHER", 4 * samples.pool.x[0].numel() * 4)  # two batches a block
+    blocks = stream(samples, 2)
+    for most, wanted in ((None, expected[:3]), (2, expected[3:5]), (None, expected[5:9]), (9, expected[9:12])):
+        if most is None:
+            for each in wanted:
+                x, y, index = next(blocks)
+                assert index.tolist() == each
+                assert torch.equal(x, samples.take(index)[0])
+                assert torch.equal(y, samples.take(index)[1])
+        else:  # an epoch has six batches, and no piece goes beyond it
+            assert blocks.positions(most).tolist() == [position for each in wanted for position in each]
+    assert next(blocks)[2].tolist() == expected[12]

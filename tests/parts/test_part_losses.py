@@ -1,6 +1,7 @@
 """Losses and distillation on numbers worked out by hand."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -54,26 +55,31 @@ def test_a_restricted_row_has_its_gradient_scaled() -> None:
 # ---- balanced softmax (ECL eq. 3)
 
 
+def balanced(logits: torch.Tensor, y: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """The balanced loss of a batch with these logits."""
+    return balanced_cross_entropy(counts)(SimpleNamespace(logits=logits, y=y))
+
+
 def test_balanced_softmax_by_hand() -> None:
     counts = torch.tensor([6, 3, 1])
     expected = 0.0
     for row, c in zip(Z.tolist(), Y.tolist(), strict=True):
         top = [n * math.exp(v) for n, v in zip(counts.tolist(), row, strict=True)]
         expected -= math.log(top[c] / sum(top)) / 2
-    assert float(balanced_cross_entropy(Z, Y, counts)) == pytest.approx(expected, rel=1e-6)
+    assert float(balanced(Z, Y, counts)) == pytest.approx(expected, rel=1e-6)
 
 
 @given(st.integers(1, 1000))
 def test_balanced_softmax_with_equal_counts_is_cross_entropy(n: int) -> None:
-    torch.testing.assert_close(balanced_cross_entropy(Z, Y, torch.full((3,), n)), F.cross_entropy(Z, Y))
+    torch.testing.assert_close(balanced(Z, Y, torch.full((3,), n)), F.cross_entropy(Z, Y))
 
 
 def test_a_class_without_samples_leaves_the_balanced_softmax() -> None:
     z = Z.clone().requires_grad_()
-    loss = balanced_cross_entropy(z, Y, torch.tensor([4, 2, 0]))
+    loss = balanced(z, Y, torch.tensor([4, 2, 0]))
     loss.backward()
     assert torch.isfinite(loss)
-    torch.testing.assert_close(loss, balanced_cross_entropy(Z[:, :2], Y, torch.tensor([4, 2])))
+    torch.testing.assert_close(loss, balanced(Z[:, :2], Y, torch.tensor([4, 2])))
     assert z.grad[:, 2].tolist() == [0.0, 0.0]
     assert torch.isfinite(z.grad).all()
 
@@ -147,6 +153,31 @@ def test_mmd_of_the_same_features_is_nothing() -> None:
     same = torch.ones(3, 2, requires_grad=True)
     mmd(same, torch.ones(3, 2)).backward()
     assert torch.isfinite(same.grad).all()
+
+
+def test_the_gradient_of_mmd_by_hand_takes_the_bandwidth_as_given() -> None:
+    """One row each: the bandwidth is their squared distance d, so mmd = 10 - 2 sum_e exp(-d / (b 2^e)) with b = d.
+
+    With b fixed, its gradient is 4 (x - y) / d sum_e 2^-e exp(-2^-e); a gradient through b would make it nothing.
+    """
+    x, y = torch.tensor([[3.0, 1.0]], requires_grad=True), torch.tensor([[1.0, 2.0]])
+    value = mmd(x, y)
+    value.backward()
+    powers = [2.0**-e for e in range(-2, 3)]
+    assert float(value.detach()) == pytest.approx(10 - 2 * sum(math.exp(-p) for p in powers), rel=1e-5)
+    slope = 4 / 5 * sum(p * math.exp(-p) for p in powers)
+    assert x.grad.tolist() == [[pytest.approx(2 * slope, rel=1e-5), pytest.approx(-1 * slope, rel=1e-5)]]
+
+
+def test_mmd_with_fewer_kernels_and_with_unequal_numbers_of_rows() -> None:
+    x, y = torch.tensor([[0.0], [1.0]]), torch.tensor([[3.0]])
+    base = 2 * (1 + 9 + 4) / 6
+
+    def k(d: float) -> float:
+        return math.exp(-d / base)
+
+    expected = (2 + 2 * k(1)) / 4 + 1 - 2 * (k(9) + k(4)) / 2
+    assert float(mmd(x, y, kernels=1)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_mmd_pulls_features_towards_each_other() -> None:

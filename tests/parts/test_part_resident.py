@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import by_hand
 from polyfed.data.samples import Samples
 from polyfed.methods.sites import Client
-from polyfed.params import body, head, trunk
+from polyfed.models.base import Net
+from polyfed.params import Slice, body, everything, head, named, trunk
 from polyfed.parts.losses import cross_entropy
 from polyfed.parts.resident import Batch, Frozen, Resident
 
@@ -88,10 +89,22 @@ def test_a_frozen_copy_answers_with_its_own_values_in_eval_mode(bn: bool) -> Non
     assert not frozen.model.training
 
 
+def test_only_inputs_change_where_they_are_augmented_so_answers_on_features_are_computed_once() -> None:
+    home = by_hand.resident()
+    data = by_hand.some(9)
+    rows = by_hand.client(home, data).features("head")
+    for on, calls in ((data, 2), (rows, 1)):
+        frozen = home.frozen(moved(home), augmented=True)
+        counter = Counter(frozen.model.head)
+        for at in ([8, 0], [3, 4]):
+            frozen.logits(batch_of(home, on, at))
+        assert counter.calls == calls
+
+
 def test_training_the_resident_leaves_a_frozen_copy_alone() -> None:
     home = by_hand.resident()
     client = by_hand.client(home, by_hand.some(12))
-    frozen = client.frozen(client.params)
+    frozen = client.frozen(client.live)
     before = frozen.logits(batch_of(home, client.data, [0, 1]))
     client.fit(cross_entropy, steps=3)
     assert torch.equal(frozen.params.flat, home.initial.flat)
@@ -172,7 +185,7 @@ def test_features_are_computed_again_after_the_body_changed() -> None:
         client.fit(cross_entropy, steps=2, train=part)
         assert (client.features("head") is not rows) == again
     rows = client.features("head")
-    client.params.buffers.add_(0.5)  # running statistics are below too
+    client.live.buffers.add_(0.5)  # running statistics are below too
     assert client.features("head") is not rows
     assert counter.calls > 0
 
@@ -215,6 +228,13 @@ def test_a_correction_sees_nothing_of_the_client_before() -> None:
     begin, end = home.layout.ranges(head)[0]
     assert seen[0][begin:end].abs().sum() > 0
     assert seen[0][:begin].abs().sum() == 0, "what is not trained has no gradient"
+
+
+def test_a_reset_may_start_from_other_values() -> None:
+    home = by_hand.resident(bn=True)
+    home.reset(moved(home))
+    assert torch.equal(home.params.flat, moved(home).flat)
+    assert not torch.equal(home.params.flat, home.initial.flat)
 
 
 def test_a_reset_leaves_nothing_of_the_client_before() -> None:
@@ -289,20 +309,31 @@ def test_mean_loss_is_of_other_values_and_leaves_the_live_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "epochs", "share", "expected"),
+    ("n", "epochs", "at_least", "share", "expected"),
     [
-        (64, 1, 0.5, (4, 4)),
-        (72, 1, 0.5, (4, 5)),
-        (8, 1, 0.5, (2, 3)),
-        (64, 3, 0.25, (6, 18)),
-        (8, 1, 0.01, (1, 4)),
-        (8, 1, 0.99, (4, 1)),
+        (64, 1, 5, 0.5, (4, 4)),
+        (72, 1, 5, 0.5, (4, 5)),
+        (8, 1, 5, 0.5, (2, 3)),
+        (64, 3, 5, 0.25, (6, 18)),
+        (8, 1, 5, 0.01, (1, 4)),
+        (8, 1, 5, 0.99, (4, 1)),
+        (8, 1, 5, 1.0, (4, 1)),
+        (8, 1, 0, 0.5, (1, 1)),
+        (24, 1, 0, 0.5, (1, 2)),
     ],
 )
-def test_the_steps_of_two_stages(n: int, epochs: float, share: float, expected: tuple[int, int]) -> None:
-    """MAP 3.3: n_tot = max(int(E * batches), 5), n_1 = n_tot // 2; no stage is ever empty."""
-    client = by_hand.client(by_hand.resident(), by_hand.some(n), train={"batch": 8, "epochs": epochs})
+def test_the_steps_of_two_stages(n: int, epochs: float, at_least: int, share: float, expected: tuple[int, int]) -> None:
+    """MAP 3.3: n_tot = max(E * batches, min_steps), n_1 = n_tot // 2; no stage is ever empty."""
+    train = {"batch": 8, "epochs": epochs, "min_steps": at_least}
+    client = by_hand.client(by_hand.resident(), by_hand.some(n), train=train)
     assert client.halves(share) == expected
+
+
+def test_a_round_has_a_least_number_of_steps_where_the_method_names_no_epochs_of_its_own() -> None:
+    client = by_hand.client(by_hand.resident(), by_hand.some(8), train={"batch": 8, "min_steps": 4})
+    assert client.fit(cross_entropy) == 4
+    assert client.fit(cross_entropy, epochs=2) == 2
+    assert client.fit(cross_entropy, steps=1) == 1
 
 
 def test_a_client_knows_what_it_holds() -> None:
@@ -311,3 +342,53 @@ def test_a_client_knows_what_it_holds() -> None:
     draws = {float(client.draw(purpose, *where).random()) for purpose, where in (("a", ()), ("b", ()), ("a", (1,)))}
     assert len(draws) == 3
     assert client.draw("a").random() == client.draw("a").random()
+
+
+# ---- modules that a method builds beside trunk, last and head
+
+
+def with_a_gate() -> Net:
+    """A net with a normalised gate of its own beside it, as FLDA has one."""
+    net = by_hand.tiny_net(bn=True)
+    net.gate = nn.Sequential(nn.BatchNorm1d(by_hand.WIDTH), nn.Linear(by_hand.WIDTH, 1), nn.Dropout(0.5))
+    return net
+
+
+@pytest.mark.parametrize(
+    ("train", "bn", "expected"),
+    [
+        (everything, "train", True),
+        (everything, "eval", False),
+        (named("gate.*"), "train", True),
+        (head, "train", False),
+        (named("gate.1.*"), "train", False),  # its BN has weights, and they are frozen
+    ],
+)
+def test_bn_of_an_added_module_follows_what_is_trained_and_bn(train: Slice, bn: str, expected: bool) -> None:
+    home = by_hand.resident(make=with_a_gate)
+    home.choose(train, bn)
+    assert home.model.gate[0].training is expected
+    assert (home.model.gate[0] in home.norms_in_training()) is expected
+    assert home.model.gate[2].training is (train != head)
+    assert home.model.trunk[1].training is (train == everything and bn == "train")
+
+
+def test_an_added_module_learns_its_statistics_in_a_fit_and_is_left_in_eval_mode() -> None:
+    home = by_hand.resident(make=with_a_gate)
+    client = by_hand.client(home, by_hand.some(12))
+    before = home.model.gate[0].running_mean.clone()
+    client.fit(lambda batch: cross_entropy(batch) + home.model.gate(batch.features).square().mean(), steps=2)
+    assert not torch.equal(home.model.gate[0].running_mean, before)
+    assert not any(module.training for module in home.model.modules())
+
+
+# ---- a penalty in the wrong place
+
+
+def test_a_loss_that_reads_live_values_is_told_where_its_term_belongs() -> None:
+    home = by_hand.resident()
+    client = by_hand.client(home, by_hand.some(12))
+    with pytest.raises(ValueError, match=r"carry no gradient.*write it in `correct`"):
+        client.fit(lambda batch: cross_entropy(batch) + client.live.weights.square().sum())
+    assert client.live.weights.shape == (home.layout.n_weights,), "outside of a loss they can be read"
+    client.fit(lambda batch: cross_entropy(batch) + sum(p.square().sum() for p in client.model.parameters()), steps=1)

@@ -47,6 +47,7 @@ def test_every_method_is_described(name: str) -> None:
     assert text.startswith(f"{name}: {entry['what']}\npaper: {entry['paper']}\n")
     assert all(f"  method.{p['name']} " in text for p in entry["params"])
     assert all(p["what"] for p in entry["params"]), "a parameter says what it is for"
+    assert all(f"  {kept}: {what}\n" in text for kept, what in entry["keeps"].items())
     assert all(f"  {field}: " in text for way in ("down", "up") for field in entry["wire"][way])
     json.dumps(entry)
 
@@ -56,6 +57,14 @@ def test_method_of_nothing() -> None:
     assert "parameters:\n  none" in text
     assert "goes down:\n  nothing" in text
     assert "goes up:\n  nothing" in text
+
+
+def test_what_stays_at_home_is_said() -> None:
+    assert "never sent:\n  personal_model: the client's full personal model v_k\n" in method_text(
+        *method_entries("ditto")
+    )
+    assert "never sent:\n  personal: the slice 'head' of the model\n" in method_text(*method_entries("fedper"))
+    assert "never sent:\n  nothing\n" in method_text(*method_entries("fedavg"))
 
 
 def test_only_named_methods_are_listed() -> None:

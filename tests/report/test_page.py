@@ -118,6 +118,16 @@ def test_names_and_configs_are_text(tmp_path: Path) -> None:
     assert not [tag for tag, _ in Parsed(text).elements if tag == "img"]
 
 
+def test_what_stays_on_the_clients_is_shown(tmp_path: Path, whole: Parsed) -> None:
+    path = write_run(tmp_path / "run", "ditto", rounds=measured("global", 0.5))
+    assert "Kept on the clients" not in Parsed(page(select([path]))).text, "an earlier version did not write it"
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps({**summary, "keeps": {"personal_model": NASTY}}))
+    seen = Parsed(page(select([path])))
+    at = seen.texts.index("Kept on the clients, never sent")
+    assert seen.texts[at + 1 : at + 4] == ["ditto", "personal_model", NASTY]
+
+
 def test_sections_without_data_are_absent(tmp_path: Path) -> None:
     seen = Parsed(page(select([write_run(tmp_path / "run", federation=False, rounds=measured("global", 0.5))])))
     assert {"figure-rounds", "accuracy-and-its-cost", "config"} <= seen.ids

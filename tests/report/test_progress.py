@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from polyfed.comparison.grid import Cell
-from polyfed.comparison.run import State
-from polyfed.engine.rounds import Silent
+from polyfed.comparison.standing import State
+from polyfed.measure.watch import Silent
 from polyfed.report.progress import in_words, live, overview
 
 
@@ -64,28 +64,36 @@ class TestOverview:
     def test_of_many_lines_only_what_runs(self) -> None:
         assert overview(cells(100), None, 0.0) == ["m0-split.alpha=0.1  ✓ ▶", "1 of 200 cells done"]
 
-    def test_above_the_bar_of_the_cell_that_runs(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_above_the_bars_of_the_cells_that_run(self, capsys: pytest.CaptureFixture[str]) -> None:
         states = cells()
+        first, second = list(states)[2:]
+        states[second] = State.RUNNING
         with live() as watch:
             watch.cells(states, None)
             for text in ("begins: method m0, seed 1", "split: moved: 3", "split: moved: 3"):
                 watch.say(text)
-            watch.round(1, 2, {})
+            watch.round_of(first, 1, 2, {})
+            watch.round_of(second, 3, 4, {"global": {"accuracy": 0.5}})
         err = capsys.readouterr().err
-        assert err.count("m0-split.alpha=0.1-s1") == 1
-        assert "1/2" in err
+        for name, rounds in ((first.name, "1/2"), (second.name, "3/4 global 50.0 %")):
+            (line,) = [line for line in err.splitlines() if line.startswith(name)]
+            assert rounds in line
         assert "1 of 4 cells done" in err
         assert err.count("split: moved: 3") == 1  # every cell says it
 
     def test_the_bar_of_a_cell_goes_with_it(self, capsys: pytest.CaptureFixture[str]) -> None:
         states = cells()
+        first, second = list(states)[2:]
+        states[second] = State.RUNNING
         with live() as watch:
             watch.cells(states, None)
-            watch.round(2, 2, {})
-            watch.cells(dict.fromkeys(states, State.DONE), 0.0)
+            watch.round_of(first, 2, 2, {})
+            watch.round_of(second, 1, 2, {})
+            watch.cells({**states, first: State.DONE}, 0.0)
         err = capsys.readouterr().err
         assert "2/2" not in err
-        assert "4 of 4 cells done\n" in err
+        assert "1/2" in err
+        assert "2 of 4 cells done" in err
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ class TestWrong:
             ("config.yaml", "rounds: 3\n", "config.yaml has no 'method'"),
             ("config.yaml", "{method: {name: a}, data: {}, split: {}, model: {}, seed: 1}", "has no 'rounds'"),
             ("summary.json", "{", "is corrupt: summary.json"),
-            ("summary.json", "[1]", "summary.json is not a summary"),
+            ("summary.json", "[1]", "summary.json is not what was written"),
         ],
     )
     def test_corrupt(self, tmp_path: Path, file: str, text: str, sentence: str) -> None:
@@ -107,7 +107,7 @@ class TestWrong:
     @pytest.mark.parametrize(
         ("text", "sentence"),
         [
-            ("round,measure\n1,global\n", "rounds.csv has no column 'accuracy'"),
+            ("round,measure\n1,global\n", "rounds.csv: it has no column 'accuracy'"),
             ("round,measure,accuracy,balanced,head,mid,tail,std,worst10,best10\n1,global,high,,,,,,,\n", "high"),
             ('"\n', "is corrupt: rounds.csv"),
         ],

@@ -302,3 +302,27 @@ def test_split_text() -> None:
     assert "imbalance factor 8; mean distance to the global label distribution 0.751" in text
     assert "\nmoved: 2\n" in text
     assert text.endswith(split_picture(described()))
+
+
+class TestLegendOfTimes:
+    PHASES = {"setup": 1.0, "train": 6.0, "server": 0.5, "eval": 2.0, "finish": 0.0, "checkpoint": 0.5, "report": 0.25}
+
+    def told(self, method: str, **seconds: float) -> Found:
+        made = found(method, 0, 0.5, 0.6)
+        made.summary["seconds"] |= self.PHASES | seconds  # type: ignore[index]
+        return made
+
+    def test_phases_of_all_runs_and_who_trained_less_than_it_did_else(self) -> None:
+        table = comparison_table([self.told("fedavg"), self.told("fedper", eval=11.5)])
+        assert table.legend == [
+            "seconds by phase, 2 runs: setup 2.0, train 12.0, server 1.0, eval 13.5, finish 0.0, checkpoint 1.0, "
+            "report 0.5",
+            "fedper: 13.8 s were spent outside training and 6.0 s in it: 11.5 s in eval and 1.0 s in setup",
+        ]
+
+    def test_one_run(self) -> None:
+        (line,) = comparison_table([self.told("fedavg")]).legend
+        assert line.startswith("seconds by phase, 1 run: setup 1.0, train 6.0")
+
+    def test_runs_that_do_not_tell_have_no_line(self, table: Table) -> None:
+        assert table.legend == []

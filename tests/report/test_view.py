@@ -1,16 +1,21 @@
 """The page over a directory: what it lists, what it refuses, and that nothing ends it."""
 
+import contextlib
 import http.client
 import json
+import os
 import shutil
+import socket
 import threading
+import time
 from contextlib import contextmanager
 from urllib.parse import quote
 
 import pytest
 
 import polyfed
-from polyfed.engine.folder import RunFolder
+from polyfed.config import read_config, write_yaml
+from polyfed.engine.run_folder import RunFolder
 from polyfed.errors import DataError, UsageError
 from polyfed.report.view.listing import Listing
 from polyfed.report.view.server import View
@@ -127,6 +132,108 @@ def test_a_damaged_run_is_named_and_the_others_stay(root, name, content):
     now = Listing(root.resolve()).now()
     assert "done" in {one["path"] for one in now["named"]}
     assert "stopped" in {one["path"] for one in now["runs"]}
+
+
+DAMAGES = {
+    "nan": lambda run: _summary(run, personal={"accuracy": float("nan")}),
+    "infinite": lambda run: _summary(run, personal={"accuracy": float("inf")}),
+    "words for numbers": lambda run: _summary(run, personal={"accuracy": "much"}, seed="x"),
+    "another kind": lambda run: _summary(run, personal=[1], bytes=None),
+    "curves of infinity": lambda run: _cell(run / "rounds.csv", "inf"),
+    "curves of words": lambda run: _cell(run / "rounds.csv", "much"),
+    "no round": lambda run: _cell(run / "spent.csv", "", 0),
+    "a mapping for a name": lambda run: _config(run, "data: {name: {a: 1}}"),
+    "a tag that is a number": lambda run: _config(run, "tag: .nan"),
+    "a rounds that is no number": lambda run: _config(run, "rounds: .inf"),
+    "links in a circle": lambda run: [(run / "x").symlink_to(run / "y"), (run / "y").symlink_to(run / "x")],
+    "a config that is a circle": lambda run: _link(run / "config.yaml", run / "config.yaml"),
+    "a summary that is a circle": lambda run: _link(run / "summary.json", run / "summary.json"),
+    "a pipe": lambda run: [(run / "rounds.csv").unlink(), os.mkfifo(run / "rounds.csv")],
+    "a bomb": lambda run: (run / "config.yaml").write_bytes(BOMB),
+    "deep": lambda run: (run / "summary.json").write_text("[" * 100_000),
+}
+BOMB = b"a: &a [1,1,1,1,1,1,1,1,1]\n" + b"".join(b"%c: &%c [%s]\n" % (n, n, b"*%c," % (n - 1) * 9) for n in b"bcdefgh")
+
+
+def _summary(run, **changes):
+    found = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(found | changes))
+
+
+def _cell(file, value, column=2):
+    *lines, last = file.read_text().splitlines()
+    cells = last.split(",")
+    cells[column] = value
+    file.write_text("\n".join([*lines, ",".join(cells)]) + "\n")
+
+
+def _config(run, line):
+    key = line.partition(":")[0]
+    tree = read_config(run / "config.yaml")
+    tree.pop(key)
+    (run / "config.yaml").write_text(write_yaml(tree) + line + "\n")
+
+
+def _link(path, target):
+    path.unlink()
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_no_damage_hides_the_others(root, damage):
+    """Whatever a run holds, it is listed or named, and its report is a sentence or a page."""
+    DAMAGES[damage](root / "done")
+    with serving(root) as view:
+        status, _, body = ask(view, "/runs.json")
+        found = json.loads(body, parse_constant=pytest.fail)
+        assert status == 200
+        assert {run["path"] for run in found["runs"]} >= {"stopped", *(f"deep/compared/{c}" for c in CELLS)}
+        assert "done" in {one["path"] for one in (*found["runs"], *found["named"])}
+        assert ask(view, "/report?path=done")[0] in (200, 404)
+
+
+CELLS = [f"{method}-s{seed}" for method in ("fedavg", "local") for seed in (0, 1)]
+
+
+def test_a_path_that_is_too_long_is_not_found(made):
+    with serving(made) as view:
+        for word in ("x" * 5000, "/".join(["x" * 200] * 30)):
+            assert ask(view, f"/report?path={word}")[0] == 404
+        assert ask(view, f"/{'x' * 60_000}")[0] == 404
+
+
+def test_who_sends_slowly_is_hung_up_on(made, monkeypatch):
+    monkeypatch.setattr(View, "patience", 0.3)
+    with serving(made) as view, socket.create_connection(view.server_address[:2], timeout=30) as slow:
+        began = time.monotonic()
+        slow.sendall(b"GET / HTTP/1.1\r\n")
+        with contextlib.suppress(OSError):
+            while time.monotonic() < began + 20:
+                slow.sendall(b"X: y\r\n")  # one line after the other, each in time
+                time.sleep(0.05)
+        assert time.monotonic() < began + 20
+        assert ask(view, "/runs.json")[0] == 200
+
+
+def test_there_are_only_so_many_connections(made, monkeypatch):
+    monkeypatch.setattr(View, "most", 3)
+    with serving(made) as view, contextlib.ExitStack() as open_ones:
+        for _ in range(3):
+            open_ones.enter_context(socket.create_connection(view.server_address[:2], timeout=30))
+        until(lambda: len(view.awaited) == 3)
+        before = threading.active_count()
+        assert ask(view, "/runs.json")[0] == 503
+        assert threading.active_count() == before
+        open_ones.close()
+        until(lambda: not view.awaited)
+        until(lambda: ask(view, "/runs.json")[0] == 200)
+
+
+def until(true):
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_a_damaged_comparison_is_named_and_so_are_links_and_what_lies_too_deep(root, tmp_path):

@@ -11,6 +11,7 @@ from polyfed.config import DEFAULTS, NAMED, Config, Split, Tree, merge, named_se
 from polyfed.errors import UsageError
 from polyfed.registry import Spec, registries
 
+MOST = 1000  # values of an axis
 LISTS = (list, tuple, set, Sequence)
 Path = tuple[str, ...]
 
@@ -69,6 +70,8 @@ def _axis(path: Sequence[str], values: Sequence[Any]) -> Axis:
     key = key_of(path)
     if not values:
         raise UsageError(f"'{key}' is an empty list; give the values to compare")
+    if len(values) > MOST:
+        raise UsageError(f"'{key}' has {len(values)} values; an axis has at most {MOST}")
     twice = [v for at, v in enumerate(values) if v in values[:at]]
     if twice:
         raise UsageError(f"'{key}' has the value {twice[0]!r} twice")

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from polyfed.comparison.grid import Cell, Grid, experiment, make_grid, read_grid
-from polyfed.config import Tree, make_config, merge, read_config, write_yaml
-from polyfed.engine.folder import RunFolder, alone, claim
-from polyfed.engine.memory import write_file
+from polyfed.comparison.grid import WHO, Cell, Grid, experiment, make_grid, read_grid
+from polyfed.config import Tree, merge, read_config, write_yaml
+from polyfed.engine.run_folder import RunFolder, alone, claim
+from polyfed.engine.trust import NOTE, only_ours, seal
 from polyfed.errors import DataError, UsageError
+from polyfed.files import Place, write_file
 from polyfed.measure.metrics import accuracy
+from polyfed.registry import specs_in
 
 FILE = "comparison.yaml"
 FORMS = {"markdown": "md", "csv": "csv", "latex": "tex", "text": "txt"}
-OURS = {FILE, "lock", "report.html", *(f"table.{ending}" for ending in FORMS.values())}
+OURS = {FILE, NOTE, "lock", "report.html", *(f"table.{ending}" for ending in FORMS.values())}
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Found:
 
 def is_comparison(path: Path) -> bool:
     """Whether a directory holds a comparison."""
-    return (path / FILE).is_file()
+    return (Place(path) / FILE).is_file()
 
 
 class ComparisonFolder:
     """A grid and the directory its runs are in."""
 
     def __init__(self, path: Path, grid: Grid):
-        self.path, self.grid = path, grid
+        self.path, self.place, self.grid = path, Place(path), grid
 
     @staticmethod
     def open(grid: Grid, path: Path | None, grows: bool = False) -> "ComparisonFolder":
@@ -63,14 +63,15 @@ class ComparisonFolder:
         if not is_comparison(path):
             raise DataError(f"'{path}' is not a comparison: it has no {FILE}")
         try:
-            return ComparisonFolder(path, read_grid(read_config(path / FILE)))
+            return ComparisonFolder(path, read_grid(read_config(Place(path) / FILE)))
         except UsageError as error:
             raise DataError(f"the comparison at '{path}' is corrupt: {FILE}: {error}") from None
 
-    def again(self, given: Tree) -> "ComparisonFolder":
+    def again(self, given: Tree, trust: bool = False) -> "ComparisonFolder":
         """The same, to go on with: Python objects it was made with, and who does the work, are given anew."""
         try:
-            return ComparisonFolder(self.path, make_grid(merge(self.grid.tree, given)))
+            with only_ours(self.place, FILE, trust):
+                return ComparisonFolder(self.path, make_grid(merge(self.grid.tree, given)))
         except UsageError as error:
             raise DataError(f"the comparison at '{self.path}' cannot be used here: {FILE}: {error}") from None
 
@@ -80,29 +81,33 @@ class ComparisonFolder:
             theirs = ComparisonFolder.existing(self.path).again({}).grid
             if not self.grid.same_as(theirs):
                 ours = self.grid.tree
-                keys = [k for k in {**theirs.tree, **ours} if k != "axes" and theirs.tree.get(k) != ours.get(k)]
+                keys = [
+                    k for k in {**theirs.tree, **ours} if k not in ("axes", *WHO) and theirs.tree.get(k) != ours.get(k)
+                ]
                 raise UsageError(
                     f"'{self.path}' holds another comparison (other {', '.join(keys)}); give another --out"
                 )
         else:
-            write_file(self.path / FILE, write_yaml(self.grid.tree).encode())
+            content = write_yaml(self.grid.tree).encode()
+            seal(self.place, content, (spec for cell in self.grid.cells for spec in specs_in(cell.config)))
+            write_file(self.place / FILE, content)
 
     def alone(self) -> Any:
         """For the moment in which a file or a cell comes into being; others wait for it."""
-        return alone(self.path, f"the comparison at '{self.path}'", patient=True)
+        return alone(self.place, f"the comparison at '{self.path}'", patient=True)
 
     def run(self, cell: Cell) -> RunFolder:
         """Where a cell runs; there may be nothing yet."""
-        return RunFolder(self.path / cell.name)
+        return RunFolder(self.place / cell.name)
 
     def begin(self, cell: Cell) -> RunFolder:
         """A cell's run: a new one, or one that was begun with the same config."""
         run = self.run(cell)
         with self.alone():
             if not run.config.exists():
-                run.path.mkdir(exist_ok=True)
+                run.place.mkdir()
                 run.begin(cell.config)
-        if experiment(make_config(run.tree())) != experiment(cell.config):
+        if experiment(run.made_of()) != experiment(cell.config):
             raise DataError(f"'{run.path}' was begun with another config; give another --out")
         return run
 
@@ -121,12 +126,14 @@ class ComparisonFolder:
 
 def accuracies(run: RunFolder) -> dict[int, float]:
     """The accuracy of each participant's own model after finish, where it has test samples."""
-    try:
-        with np.load(run.path / "counts.npz", allow_pickle=False) as file:
-            tables = dict(zip(file["final_personal_clients"].tolist(), file["final_personal"], strict=True))
-    except (OSError, ValueError, KeyError):
+    counts = run.counts() or {}
+    if "final_personal" not in counts:
         return {}
-    return {client: accuracy(table) for client, table in tables.items() if table.sum()}
+    try:
+        tables = dict(zip(counts["final_personal_clients"].tolist(), counts["final_personal"], strict=True))
+        return {client: accuracy(table) for client, table in tables.items() if table.sum()}
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"the run at '{run.path}' is corrupt: counts.npz: {error}") from None
 
 
 def _strangers(path: Path, grid: Grid) -> list[str]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from polyfed.comparison.axes import (
@@ -17,6 +18,7 @@ from polyfed.comparison.axes import (
     lists,
     take_axes,
 )
+from polyfed.comparison.jobs import Jobs, read_jobs
 from polyfed.comparison.values import plain, word
 from polyfed.config import Config, Tree, identity, make_config, unflatten
 from polyfed.errors import UsageError, did_you_mean
@@ -24,6 +26,8 @@ from polyfed.errors import UsageError, did_you_mean
 Row = tuple[str, Tree]  # a label, and the keys it sets
 SEEDS = 3
 LONGEST = 120  # characters of a directory's name
+MOST = 10_000  # cells
+WHO = ("jobs", "share")  # keys of a comparison that decide who does the work, not what comes out
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,8 @@ class Grid:
     tree: Tree
     cells: tuple[Cell, ...]
     baseline: str | None = None
+    jobs: Jobs = "auto"
+    share: bool = True  # whether cells take the rounds of another cell that are theirs too
 
     @property
     def rows(self) -> list[str]:
@@ -97,12 +103,14 @@ def read_grid(tree: Tree, by_types: bool = False) -> Grid:
     kept = dict(tree)
     listed = None if by_types else kept.pop("axes", [])
     baseline, seeds = kept.pop("baseline", None), _seeds(kept.pop("seeds", SEEDS))
+    jobs, share = read_jobs(kept.pop("jobs", "auto")), _truth("share", kept.pop("share", True))
     rows, own = _rows_of_methods(kept, listed) if "rows" not in kept else (_named_rows(kept), [])
     if "seed" in kept:
         raise UsageError("'seed' has no place in a comparison; give seeds=[...]")
     axes, rest = take_axes(kept, by_type(kept) if listed is None else by_name(listed))
     for label, keys in rows:
         _no_axis_in(label, keys, axes)
+    _countable(len(rows), len(seeds), *(len(axis.values) for axis in axes))
     cells = [
         Cell(label, setting, seed, (applied(rest, setting), keys, {"seed": seed}))
         for seed in seeds
@@ -111,9 +119,15 @@ def read_grid(tree: Tree, by_types: bool = False) -> Grid:
     ]
     _distinct(cells)
     known = [*own, *(axis.key for axis in axes)]
-    grid = Grid({**tree, "seeds": seeds, **({"axes": known} if known else {})}, tuple(cells), baseline)
+    grid = Grid({**tree, "seeds": seeds, **({"axes": known} if known else {})}, tuple(cells), baseline, jobs, share)
     check_baseline(baseline, grid.rows)
     return grid
+
+
+def _truth(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"{key} must be true or false (got {value!r})")
+    return value
 
 
 def check_baseline(baseline: Any, rows: Sequence[str]) -> None:
@@ -136,11 +150,13 @@ def _rows_of_methods(tree: Tree, listed: Sequence[str] | None) -> tuple[list[Row
     own = {name: _own_parameters(tree, name) for name in names}
     for name in names:
         tree.pop(_short(name), None)
-    rows, known = [], []
+    rows: list[Row] = []
+    known: list[str] = []
     for name in names:
         above = f"{_short(name)}."
         axes, rest = take_axes(own[name], by_type_of(name, own[name]) if listed is None else by_name(listed, above))
         known += [above + axis.key for axis in axes]
+        _countable(len(rows), *(len(axis.values) for axis in axes))
         for setting in combinations(axes):
             label = ", ".join([name, *(f"{key}={word(value)}" for key, value in setting.items())])
             rows.append((label, {"method": applied({"name": name, **rest}, setting)}))
@@ -169,6 +185,7 @@ def method_names(given: Any) -> list[str]:
     strange = [n for n in names if not isinstance(n, str)]
     if strange:
         raise UsageError(f"methods must be a list of names, for example methods=[fedavg,fedprox] (got {strange[0]!r})")
+    _countable(len(names))
     twice = [n for n in names if names.count(n) > 1]
     if twice:
         raise UsageError(f"method '{twice[0]}' is in the comparison twice")
@@ -207,7 +224,15 @@ def _no_axis_in(label: str, keys: Tree, axes: Sequence[Axis]) -> None:
 # ---- cells
 
 
+def _countable(*counts: int) -> None:
+    """Counted before it is built: a few short lists make billions of cells."""
+    if prod(counts) > MOST:
+        raise UsageError(f"a comparison has at most {MOST} cells, this one would have {prod(counts)}")
+
+
 def _seeds(seeds: Any) -> list[int]:
+    if isinstance(seeds, int):
+        _countable(seeds)
     found = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
     ok = isinstance(found, list) and found and all(isinstance(s, int) and s >= 0 for s in found)
     if not ok or len(set(found)) != len(found):

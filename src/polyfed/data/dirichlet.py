@@ -1,4 +1,4 @@
-"""The four ways papers draw a Dirichlet partition (methods.md 7.2), each drawn once; sizes are repaired afterwards."""
+"""The four ways papers draw a Dirichlet partition (docs/data.md), each drawn once; sizes are repaired afterwards."""
 
 import numpy as np
 

@@ -1,9 +1,9 @@
 """The clients' data: per client train, validation and test, plus a global test set, all views of one pool."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -27,10 +27,21 @@ def federation(
     source: Source, options: Options, seed: int, size: int | None = None, device: torch.device | str | None = None
 ) -> "Federation":
     """Load a source, split it, and put it into one pool; images are resized if `size` (or else data.size) says so."""
-    dataset = load_cached(source)
-    split = split_dataset(dataset, options, seed, source.limit)
     wanted = None if source.size == "auto" else source.size
-    return Federation(dataset, split, wanted if size is None else size, source.augment, device)
+    return divided(load_cached(source), source, options, seed, wanted if size is None else size, device)
+
+
+def divided(
+    dataset: Dataset,
+    source: Source,
+    options: Options,
+    seed: int,
+    side: int | None = None,
+    device: torch.device | str | None = None,
+) -> "Federation":
+    """The federation of samples that are loaded already."""
+    split = split_dataset(dataset, options, seed, source.limit)
+    return Federation(dataset, split, side, source.augment, device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +58,12 @@ class ClientData:
     @cached_property
     def counts(self) -> Tensor:
         """How many training samples of every class it has."""
-        return torch.bincount(self.train.y.flatten(), minlength=self.classes)
+        return self.counts_of("train")
+
+    def counts_of(self, which: Literal["train", "val", "test"]) -> Tensor:
+        """How many of some of its samples there are of every class."""
+        samples: Samples = getattr(self, which)
+        return torch.bincount(samples.y.flatten(), minlength=self.classes)
 
 
 class Clients(Sequence[ClientData]):
@@ -89,6 +105,7 @@ class Federation:
         if side is not None and x.shape[1:3] != (side, side):
             x = resized(x, side)
             self.notes["resized"] = self.side = side
+        self._x = x
         pool = as_pool(dataset, x)
         self.pool = pool if device is None else pool.to(torch.device(device))
         self._augment = augment
@@ -129,10 +146,20 @@ class Federation:
         return self.view(self.split.global_test)
 
     @cached_property
+    def public(self) -> Samples:
+        """What the server may learn from: samples that were taken out of the global test set."""
+        return self.view(self.split.public)
+
+    @cached_property
     def augment(self) -> Augmenter | None:
         """The random changes for prepared training batches: augment(x, generator)."""
         mean, std = (per_channel(v, 2) for v in (self.dataset.mean, self.dataset.std))
         return augmenter(self._augment, None if mean is None or std is None else -mean / std)
+
+    @cached_property
+    def as_trained(self) -> Dataset:
+        """Its samples with images already resized: from these another process makes the same federation."""
+        return self.dataset if self._x is self.dataset.x else replace(self.dataset, x=self._x)
 
     def view(self, rows: Indices) -> Samples:
         """These rows of the pool."""
@@ -144,14 +171,12 @@ class Federation:
         data, kind = self.dataset, "uint8" if self.dataset.images else "float32"
         return Preparation(dtype=kind, shape=data.x.shape[1:], resize=self.side, mean=data.mean, std=data.std)
 
-    def without_public(self, n: int, seed: int) -> tuple[Samples, Samples]:
-        """n random samples of the global test set for the server, and the test set that remains."""
-        rows = self.split.global_test
-        if not 0 <= n < len(rows):
-            raise UsageError(f"{n} public samples cannot be taken out of a global test set of {len(rows)}")
-        public = np.zeros(len(rows), bool)
-        public[generator(seed, "public").choice(len(rows), n, replace=False)] = True
-        return self.view(rows[public]), self.view(rows[~public])
+    def class_sample(self, per_class: int, seed: int) -> Samples:
+        """Random samples of the global test set, equally many of each class as far as there are any."""
+        rows, draw = self.split.global_test, generator(seed, "classes")
+        labels = self.dataset.labels[rows]
+        drawn = [draw.permutation(np.flatnonzero(labels == c))[:per_class] for c in range(self.classes)]
+        return self.view(rows[np.sort(np.concatenate(drawn))])
 
     def describe(self) -> dict[str, Any]:
         """The split as plain data.

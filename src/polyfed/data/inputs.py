@@ -1,5 +1,6 @@
 """New samples to be answered: rows of a .npy, .npz or .csv file, a picture, or a folder of them."""
 
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 from polyfed.data.preparation import Preparation
 from polyfed.data.sources.folder import IMAGES, files_in, in_colour, read_image
 from polyfed.errors import DataError, UsageError
+from polyfed.files import plain_file
 
 
 class Inputs(NamedTuple):
@@ -36,7 +38,7 @@ def read_inputs(path: Path, preparation: Preparation) -> Inputs:
 def _array(path: Path, preparation: Preparation) -> np.ndarray:
     """An array, or `x` of several; nothing in it can execute."""
     try:
-        found = np.load(path, allow_pickle=False)
+        found = np.load(plain_file(path), allow_pickle=False)
         x = found["x"] if isinstance(found, np.lib.npyio.NpzFile) else found
     except KeyError:
         raise DataError(f"{path} must hold the array x") from None
@@ -50,12 +52,15 @@ def _array(path: Path, preparation: Preparation) -> np.ndarray:
 def _table(path: Path, preparation: Preparation) -> np.ndarray:
     """A sample per line, its numbers in order; a first line without any number names the columns."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with plain_file(path).open(encoding="utf-8-sig") as file:
             named = not any(map(_is_number, file.readline().strip().split(",")))
         options = {"delimiter": ",", "comments": None, "quotechar": '"', "encoding": "utf-8-sig", "ndmin": 2}
         if path.stat().st_size == 0:
             raise ValueError("it is empty")
-        rows = np.loadtxt(path, skiprows=int(named), **options)  # type: ignore[call-overload]
+        with warnings.catch_warnings(action="error", category=UserWarning):  # that there are no rows
+            rows = np.loadtxt(path, skiprows=int(named), **options)  # type: ignore[call-overload]
+    except UserWarning:
+        raise DataError(f"{path} is not a table of numbers, a sample per line: it has no samples") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a table of numbers, a sample per line: {error}") from None
     wide = int(np.prod(preparation.shape))

@@ -1,4 +1,4 @@
-"""A long tail: class c keeps IF^(-c/(C-1)) of the largest class, in label order (methods.md 7.1)."""
+"""A long tail: class c keeps IF^(-c/(C-1)) of the largest class, in label order (docs/data.md)."""
 
 import numpy as np
 

@@ -59,7 +59,7 @@ class Iid(Partition):
 
 @partition("dirichlet", paper="Hsu et al. 2019")
 class Dirichlet(Partition):
-    """Label skew: D1 `class`, D1b `class_capped`, D2 `feddf`, D3 `client` of methods.md 7.2, with the size repair."""
+    """Label skew: D1 `class`, D1b `class_capped`, D2 `feddf`, D3 `client` (docs/data.md), with the size repair."""
 
     alpha: float = param(0.5, "concentration: small is uneven", gt=0)
     variant: Literal["class", "class_capped", "feddf", "client"] = param("class", "which paper's way of drawing")
@@ -98,7 +98,7 @@ class Shards(Partition):
 
 @partition("incomplete", paper="Li et al. 2023")
 class Incomplete(Partition):
-    """Every client has a random set of classes; a class is shared equally by its owners (MAP, methods.md 7.3).
+    """Every client has a random set of classes; a class is shared equally by its owners (MAP).
 
     What does not divide is dropped, as in the official code; a class with fewer samples than owners is not lost but
     goes, one sample each, to some of them.
@@ -137,7 +137,7 @@ class Incomplete(Partition):
 
 @partition("groups", paper="Liu et al. 2021")
 class Groups(Partition):
-    """DistFL's types: consecutive classes form groups, consecutive clients share a group equally (methods.md 7.7).
+    """DistFL's types: consecutive classes form groups, consecutive clients share a group equally.
 
     With split.test=mirror every client is tested on ALL official test rows of its group's classes: the clients of a
     group share them.
@@ -198,18 +198,18 @@ class Users(Partition):
     def test_count(self, n: int, fraction: float) -> int:
         if self.rounding == "down":
             return super().test_count(n, fraction)
-        return math.ceil(fraction * n - 1e-9)  # 0.1 * 30 is a hair above 3
+        return math.ceil(fraction * n - 1e-9)  # 0.07 * 100 is a hair above 7
 
 
 @partition("domains")
 class Domains(Partition):
-    """Every domain of the source is cut at random into the same number of clients (DistFL, methods.md 7.7)."""
+    """Every domain of the source is cut at random into the same number of clients; one each by default (DistFL)."""
 
     by = "domains"
 
     def split(self, labels: Array, clients: int | None, classes: int, rng: Rng, origin: Array | None = None) -> Parted:
         domains, domain = origins(origin, "domains", "folder")
-        count = enough(labels, clients)
+        count = enough(labels, len(domains) if clients is None else clients)
         each, rest = divmod(count, len(domains))
         if rest or not each:
             fitting = max(round(count / len(domains)), 1) * len(domains)

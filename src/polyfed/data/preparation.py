@@ -13,6 +13,7 @@ from torch.nn import functional
 from polyfed.data.samples import scaled
 from polyfed.data.sources.base import Numbers
 from polyfed.errors import DataError, UsageError
+from polyfed.files import read_plain
 from polyfed.registry import Typed, contradiction
 
 CHUNK = 2048  # images resized at a time
@@ -103,7 +104,7 @@ class Preparation(Typed):
     def read(path: Path) -> "Preparation":
         """What `write` wrote."""
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
+            said = json.loads(read_plain(path))
             return Preparation(**{key: said[key] for key in Preparation.model_fields})
         except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
             why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error

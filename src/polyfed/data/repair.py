@@ -1,4 +1,4 @@
-"""Minimum client sizes without a rejection loop: draw once, then move as little as needed (methods.md 7.2)."""
+"""Minimum client sizes without a rejection loop: draw once, then move as few samples as needed (docs/data.md)."""
 
 import heapq
 

@@ -14,6 +14,13 @@ def scaled(x: Tensor, mean: Tensor | None, std: Tensor | None) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.contiguous()
 
 
+def onto(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device; a GPU fetches it from pinned memory, and nobody waits for that."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 @dataclass(frozen=True, eq=False)
 class Pool:
     """All samples once in memory. Images are uint8, channels last in memory; `prepare` makes what a model eats."""
@@ -35,7 +42,7 @@ class Pool:
 
     def to(self, device: torch.device) -> "Pool":
         """The same pool on a device."""
-        moved = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        moved = {k: onto(v, device) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **moved)
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from polyfed.data.longtail import limited, long_tail
 from polyfed.data.partition import Parted, Partition, noted
 from polyfed.data.sources.base import Dataset
-from polyfed.data.strata import Indices, hold_out
+from polyfed.data.strata import Indices, hold_out, pick, shares
 from polyfed.errors import UsageError
 from polyfed.rng import generator
 
@@ -31,6 +31,8 @@ class Options(Protocol):
     @property
     def heldout(self) -> int: ...
     @property
+    def public(self) -> int: ...
+    @property
     def seed(self) -> int | None: ...
 
 
@@ -46,6 +48,7 @@ class Split:
     names: tuple[str, ...]
     mirrored: bool
     notes: dict[str, int]
+    public: Indices = field(default_factory=lambda: np.arange(0))  # the server's own, in nobody's test set
 
     def __len__(self) -> int:
         return len(self.train)
@@ -61,6 +64,8 @@ class Split:
         for rows in (*self.train, *self.val, *self.test, self.global_test, np.array(self.heldout)):
             digest.update(len(rows).to_bytes(8, "big"))
             digest.update(rows.astype("<i8").tobytes())
+        if len(self.public):
+            digest.update(self.public.astype("<i8").tobytes())
         return digest.hexdigest()
 
 
@@ -86,9 +91,14 @@ def split_dataset(dataset: Dataset, options: Options, seed: int, limit: int | No
     _check(partition, parted, len(rows))
     parts = [rows[part] for part in parted.parts]
     official = np.arange(0) if pooled else np.arange(dataset.train, len(dataset.y))
+    public = _public(dataset, options.public, official, seed) if len(official) else official
+    official = np.setdiff1d(official, public, assume_unique=True)
     locals_, left = _local(dataset, options, parts, official, seed)
-    notes = {**dataset.notes, **notes, **parted.notes, **left}
     train, val, test = (tuple(column) for column in zip(*locals_, strict=True))
+    if not len(official):  # what is tested globally is what the clients are tested on
+        public = _public(dataset, options.public, np.sort(np.concatenate(test)), seed)
+        test = tuple(rows[~np.isin(rows, public)] for rows in test)
+    notes = {**dataset.notes, **notes, **parted.notes, **left, **noted(public=len(public))}
     return Split(
         train=train,
         val=val,
@@ -98,6 +108,7 @@ def split_dataset(dataset: Dataset, options: Options, seed: int, limit: int | No
         names=_names(dataset, partition, parted),
         mirrored=options.test == "mirror",
         notes=notes,
+        public=public,
     )
 
 
@@ -106,6 +117,8 @@ def split_alone(dataset: Dataset, options: Options, seed: int, client: int, name
     if options.longtail > 1 or options.test == "mirror" or options.partition.by != "users":
         keys = "split.longtail=1, split.partition=users and no split.test=mirror"
         raise UsageError(f"where every site has its own samples alone, the split must have {keys}")
+    if options.public:
+        raise UsageError("split.public needs a global test set, and where every site has its own samples there is none")
     seed = seed if options.seed is None else options.seed
     nothing = np.arange(0)
     parts = [np.arange(len(dataset.y)) if k == client else nothing for k in range(len(names))]
@@ -123,12 +136,23 @@ def _pool(dataset: Dataset, n: int, factor: float, limit: int | None, seed: int)
     return tail, noted(limit_left_out=n - len(rows), longtail_left_out=len(rows) - len(tail))
 
 
+def _public(dataset: Dataset, count: int, rows: Indices, seed: int) -> Indices:
+    """So many of these test rows for the server, equally many of each class as far as there are any."""
+    if not count:
+        return rows[:0]
+    if count >= len(rows):
+        raise UsageError(f"split.public={count} leaves no test: the global test set has {len(rows)} samples")
+    labels = dataset.labels[rows]
+    sizes = np.bincount(labels, minlength=dataset.classes)
+    return rows[pick(labels, shares(count, np.ones_like(sizes), sizes), generator(seed, "public"))]
+
+
 def _check(partition: Partition, parted: Parted, n: int) -> None:
     """Whatever the partition is, and whoever wrote it: nobody is empty and no sample has two owners."""
     everything = np.concatenate(parted.parts) if parted.parts else np.array([], np.int64)
     if not parted.parts or not all(len(part) for part in parted.parts):
         raise UsageError(f"partition '{partition.name}' leaves a client without a sample; use fewer clients")
-    if len(np.unique(everything)) != len(everything) or everything.min() < 0 or everything.max() >= n:
+    if everything.min() < 0 or everything.max() >= n or np.bincount(everything).max() > 1:
         raise UsageError(f"partition '{partition.name}' gives a sample to two clients, or one that does not exist")
 
 
@@ -170,7 +194,7 @@ def _hold_out_all(
 def _mirrored(
     dataset: Dataset, options: Options, parts: list[Indices], official: Indices, seed: int
 ) -> tuple[list[Indices], dict[str, int]]:
-    """Official test rows under the same long tail, dealt by each client's share of every class (methods.md 7.5)."""
+    """Official test rows under the same long tail, dealt by each client's share of every class (docs/data.md)."""
     if not len(official):
         raise UsageError(f"split.test=mirror needs official test samples, and {dataset.name} has none for this split")
     labels = dataset.labels

@@ -10,13 +10,13 @@ from polyfed.registry import Registry, Spec, param
 
 
 class Crew(Protocol):
-    """Engines under way. `begin` gives it a run; `run` does jobs; `close` ends it."""
+    """An engine that is running: `begin` gives it a run, `run` does jobs, `close` ends it."""
 
     def begin(self, config: Config, world: World, store: MemoryStore) -> None:
         """Work for this run from now on."""
 
     def hello(self) -> Iterator[Outcome]:
-        """What every client says of itself."""
+        """Ask every client for its hello."""
 
     def run(
         self, jobs: Sequence[Job], deadline: float | None, meanwhile: Callable[[], None] | None
@@ -30,7 +30,7 @@ class Crew(Protocol):
 class Engine(Spec):
     """What every engine takes."""
 
-    server_threads: int = param(1, "threads the server computes with, part of a run's identity", ge=1)
+    server_threads: int = param(1, "threads the server computes with, part of a run's identity", ge=1, le=256)
     quorum: float = param(0.5, "share of the selected clients below which a round is drawn again", ge=0, le=1)
     deadline: float | None = param(None, "seconds after which a round goes on without the missing clients", gt=0)
 

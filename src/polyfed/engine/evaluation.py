@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyfed import rng
-from polyfed.engine.memory import write_file
+from polyfed.files import write_file
 from polyfed.measure.counts import confusion, confusions
 from polyfed.measure.metrics import Numbers, class_numbers, client_numbers, global_numbers
+from polyfed.params import head
 
 if TYPE_CHECKING:
     from polyfed.engine.rounds import Run
 
 Tables = dict[int, np.ndarray]
-FEW = 1_000_000  # forward passes PA_cls may cost under eval.classes=auto
+WHOLE = 1 / 4  # of the training's cost: what PA_cls on the whole global test set may cost under eval.classes=auto
+SAMPLED = 1 / 10  # of the training's cost: what it may cost on a sample
+LEAST = 50  # samples of each class below which a sample says too little
+STEP = 3  # forward passes that a training step costs, backward and all
 
 
 class Evaluation:
@@ -31,7 +35,7 @@ class Evaluation:
 
     def after_round(self, round: int) -> None:
         """GA, PA, GA_local and PA_sel of this round, into the records."""
-        tables = self._clients("evaluate", round, self._some(round), self._measures(), self._test_global)
+        tables = self._clients("evaluate", round, self._measured_clients(round), self._measures(), self._test_global)
         numbers = self._numbers(tables)
         self._record(round, tables, numbers)
         run = self.run
@@ -52,11 +56,12 @@ class Evaluation:
 
     def _record(self, round: int, tables: Mapping[str, Tables], numbers: Mapping[str, Numbers | None]) -> None:
         recorder = self.run.recorder
-        recorder.append("rounds", [{"round": round, "measure": m, **n} for m, n in numbers.items() if n])
-        for measure, each in {**tables, "personal_selected": self.selected}.items():
-            recorder.clients(round, {"global": "global_local"}.get(measure, measure), each)
-        if self._global is not None:
-            recorder.classes(round, "global", self._global)
+        with self.run.clock.phase("report"):
+            recorder.append("rounds", [{"round": round, "measure": m, **n} for m, n in numbers.items() if n])
+            for measure, each in {**tables, "personal_selected": self.selected}.items():
+                recorder.clients(round, {"global": "global_local"}.get(measure, measure), each)
+            if self._global is not None:
+                recorder.classes(round, "global", self._global)
 
     # ---- at the end
 
@@ -65,26 +70,41 @@ class Evaluation:
         run = self.run
         before = run.progress.last
         end = run.config.rounds + 1
-        participants, heldout = list(run.world.federation.participants), list(run.world.federation.heldout)
+        participants, heldout = run.participants, list(run.world.federation.heldout)
         if self._global is None and run.method.has_global:
             self._test_global()
-        measures = ("personal", *(("classes",) if self._asks_classes() and run.method.personalises else ()))
-        after = self._clients("evaluate", end, participants, measures, None)
-        if self._asks_classes() and not run.method.personalises:
+        asked = self._asked_classes()
+        measures = ("personal", *(("classes",) if asked is not None and run.method.personalises else ()))
+        after = self._clients("evaluate", end, participants, measures, None, asked or 0)
+        if asked is not None and not run.method.personalises:
             after |= self._classes_of_global(participants)
         others = self._clients("evaluate", end, heldout, ("personal",), None) if heldout else {"personal": {}}
-        final = {"personal_final": after["personal"], "heldout": others["personal"]}
-        run.recorder.append(
-            "rounds",
-            [{"round": end, "measure": m, **n} for m, t in final.items() if (n := client_numbers(t, self.groups))],
-        )
-        for measure, tables in final.items():
-            run.recorder.clients(end, measure, tables)
-        summary = self._summary(before, after, others["personal"])
-        self._write(summary, {**{f"final_{k}": v for k, v in after.items()}, "heldout": others["personal"]})
+        unfinished = self._split_by_finish(after["personal"])[1]
+        after, others = ({m: self._split_by_finish(t)[0] for m, t in tables.items()} for tables in (after, others))
+        final = {"personal_final": after["personal"], "personal_unfinished": unfinished, "heldout": others["personal"]}
+        arrays = {**{f"final_{k}": v for k, v in after.items()}, "unfinished": unfinished, "heldout": final["heldout"]}
+        with run.clock.phase("report"):
+            self._record_final(end, final)
+            self._write_counts(arrays)
+            summary = self._summary(before, after, final)
+            write_file(run.folder.summary, json.dumps(summary, indent=1).encode())  # with it the run is finished
         return summary
 
-    def _summary(self, before: dict[str, Any], after: Mapping[str, Tables], heldout: Tables) -> dict[str, Any]:
+    def _record_final(self, end: int, final: Mapping[str, Tables]) -> None:
+        recorder = self.run.recorder
+        numbers = {measure: client_numbers(tables, self.groups) for measure, tables in final.items()}
+        recorder.append("rounds", [{"round": end, "measure": m, **n} for m, n in numbers.items() if n])
+        for measure, tables in final.items():
+            recorder.clients(end, measure, tables)
+
+    def _split_by_finish(self, tables: Tables) -> tuple[Tables, Tables]:
+        """Separate the tables of clients that finished from those of clients whose finish failed."""
+        failed = self.run.progress.unfinished
+        return {k: t for k, t in tables.items() if k not in failed}, {k: t for k, t in tables.items() if k in failed}
+
+    def _summary(
+        self, before: dict[str, Any], after: Mapping[str, Tables], final: Mapping[str, Tables]
+    ) -> dict[str, Any]:
         run = self.run
         observed = {k: np.flatnonzero(c.counts or ()).tolist() for k, c in run.server.clients.items()}
         classes = class_numbers(after.get("classes", {}), observed, self.groups)
@@ -99,25 +119,34 @@ class Evaluation:
             "rounds": run.config.rounds,
             "clients": len(run.server.clients),
             "fingerprint": run.fingerprint(),
+            "tested": {
+                "global": len(run.world.federation.global_test),
+                "personal_classes": max((int(t.sum()) for t in after.get("classes", {}).values()), default=0),
+            },
             "global": before.get("global"),
             "personal": client_numbers(after["personal"], self.groups),
             "personal_before": before.get("personal"),
             "personal_selected": before.get("personal_selected"),
             "personal_classes": classes,
             "global_local": before.get("global_local"),
-            "heldout": client_numbers(heldout, self.groups),
+            "personal_unfinished": client_numbers(final["personal_unfinished"], self.groups),
+            "heldout": client_numbers(final["heldout"], self.groups),
             "validated": progress.best,
             "untested": sum(1 for t in after["personal"].values() if not t.sum()),
+            "unfinished": progress.unfinished,
             "bytes": progress.bytes,
-            "seconds": {k: round(v, 3) for k, v in run.spent().items()},
+            "seconds": {k: round(v, 4) for k, v in run.spent().items()},
+            "phase_one": progress.phase_one,
             "rejected": progress.rejected,
             "failed": progress.failed,
+            "excluded": progress.excluded,
             "lost": progress.lost,
+            "keeps": run.method.remembers(),
             "notes": run.world.federation.notes,
         }
 
-    def _write(self, summary: dict[str, Any], tables: Mapping[str, Tables]) -> None:
-        """Final counts as arrays, then the summary: with it the run is finished."""
+    def _write_counts(self, tables: Mapping[str, Tables]) -> None:
+        """Final counts as arrays."""
         arrays: dict[str, np.ndarray] = {}
         for name, each in tables.items():
             if each:
@@ -127,8 +156,7 @@ class Evaluation:
             arrays["global"] = self._global
         content = io.BytesIO()
         np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-        write_file(self.run.folder.path / "counts.npz", content.getvalue())
-        write_file(self.run.folder.summary, json.dumps(summary, indent=1).encode())
+        write_file(self.run.folder.place / "counts.npz", content.getvalue())
 
     # ---- measures
 
@@ -145,10 +173,11 @@ class Evaluation:
         clients: Sequence[int],
         measures: tuple[str, ...],
         meanwhile: Callable[[], None] | None,
+        per_class: int = 0,
     ) -> dict[str, Tables]:
         """Tables by measure, from evaluation jobs."""
         found: dict[str, Tables] = {m: {} for m in measures}
-        jobs = self.run.jobs(kind, round, clients, measures)
+        jobs = self.run.jobs(kind, round, clients, measures, per_class)
         downs = {job.client: job.down.nbytes for job in jobs}
         for outcome in self.run.run(jobs, meanwhile):
             self.run.progress.bytes["eval"] += downs[outcome.client]
@@ -162,9 +191,9 @@ class Evaluation:
             found["global"] = found["personal"]
         return {m: dict(sorted(t.items())) for m, t in found.items()}
 
-    def _some(self, round: int) -> list[int]:
+    def _measured_clients(self, round: int) -> list[int]:
         """The clients measured after a round: all, or as many as `eval.clients` says, the same ones every time."""
-        everybody = list(self.run.world.federation.participants)
+        everybody = self.run.participants
         count = self.run.config.eval.clients
         if count == "all" or count >= len(everybody):
             return everybody
@@ -173,21 +202,52 @@ class Evaluation:
 
     def _test_global(self) -> None:
         world = self.run.world
+        world.shared.begin(("evaluate", self.run.progress.round))
         model = self.run.method.global_predictor(self.run.server)
         test = world.federation.global_test
         if model is not None and len(test):
-            self._global = confusion(model, test, world.task.classes, self.run.config.eval.batch).numpy()
+            batch = self.run.config.eval.batch
+            self._global = confusion(model, test, world.task.classes, batch, world.shared).numpy()
         world.resident.reset()
 
-    def _asks_classes(self) -> bool:
-        """PA_cls asks every client about the whole global test set: dear, so by default only where it is not."""
+    def _asked_classes(self) -> int | None:
+        """How many samples of each class PA_cls asks everybody about; 0: the whole global test set; None: it is not.
+
+        By default it asks about the whole where that is cheap beside training, else about a sample, and says so.
+        """
         run, asked = self.run, self.run.config.eval.classes
-        if len(run.world.federation.global_test) == 0:
-            return False
-        cost = len(run.world.federation.participants) * len(run.world.federation.global_test)
-        if asked == "auto" and cost > FEW:
-            run.say(f"PA_cls is not measured: it would take {cost} predictions; eval.classes=true measures it")
-        return cost <= FEW if asked == "auto" else bool(asked)
+        test, classes = len(run.world.federation.global_test), run.world.task.classes
+        if test == 0 or asked is False:
+            return None
+        training = STEP * self._trained()
+        if asked is True or self._passes(test) <= WHOLE * training:
+            return 0
+        count = max(LEAST, int(SAMPLED * training / self._passes(1) / classes))
+        sample = len(run.world.class_test(count))
+        if sample == test:
+            return 0
+        run.say(
+            f"PA_cls is measured on {sample} of the {test} samples of the global test set, at most {count} of each "
+            "class: all of them would cost more than a quarter of the training; eval.classes=true asks about all"
+        )
+        return count
+
+    def _trained(self) -> float:
+        """Samples that the rounds train on, as the config has it."""
+        run = self.run
+        held = sum(run.server.clients[k].n for k in run.world.federation.participants)
+        share = 1.0 if run.method.everyone else run.config.participation
+        return run.config.rounds * share * run.config.train.epochs * held
+
+    def _passes(self, samples: int) -> float:
+        """Forward passes that PA_cls on so many samples costs: a body that all clients share passes each only once."""
+        run, clients = self.run, len(self.run.participants)
+        if not run.method.personalises:
+            return samples
+        if run.method.one_body:
+            layout = run.world.resident.layout
+            return samples * (1 + clients * layout.length(head) / layout.size)
+        return samples * clients
 
     def _classes_of_global(self, clients: Sequence[int]) -> dict[str, Tables]:
         """Where all answer with one model, one pass over the test set serves everybody."""
@@ -197,7 +257,8 @@ class Evaluation:
             return {}
         data, task = run.world.federation, run.world.task
         own = [data.clients[k].counts.nonzero().flatten() for k in clients]
-        plain, *masked = confusions(model, data.global_test, task.classes, run.config.eval.batch, [None, *own])
+        batch, shared = run.config.eval.batch, run.world.shared
+        plain, *masked = confusions(model, data.global_test, task.classes, batch, [None, *own], shared)
         run.world.resident.reset()
         tables = {k: plain.numpy() for k in clients}
         return {"classes": tables, "classes_masked": {k: m.numpy() for k, m in zip(clients, masked, strict=True)}}

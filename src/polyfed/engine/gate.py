@@ -1,7 +1,8 @@
-"""What every upload passes before it may touch the global model: declared keys, shapes, finite, and not too long."""
+"""What every upload passes before it may touch the model: declared keys, shapes, finite, in range, not too long."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,6 +10,21 @@ from torch import Tensor
 from polyfed.message import Field, Message, Wire
 from polyfed.params import Layout
 from polyfed.parts.average import BLOCK
+
+Refusal = tuple[str, str]  # its kind, and a sentence
+
+
+class Length(NamedTuple):
+    """How long a field of an upload is, or its update, and how long what was sent is, where it is measured by that."""
+
+    own: float
+    sent: float = 0.0
+
+
+Lengths = dict[str, Length]  # by field
+WINDOW = 100  # lengths of a field that are remembered
+FEW = 4  # lengths that must be known before their median says anything
+LARGEST = 2**53  # an integer buffer counts no further
 
 
 class Gate:
@@ -19,8 +35,8 @@ class Gate:
         self._declared = set(wire.up) | {f"{n}.integers" for n, f in wire.up.items() if f.part is not None}
         self._last: tuple[Tensor, float] | None = None
 
-    def reason(self, up: Message, down: Message) -> tuple[str, str] | None:
-        """Why this upload is rejected, as (kind, sentence), or None."""
+    def reason(self, up: Message, down: Message, lengths: Lengths | None = None) -> Refusal | None:
+        """Why this upload is rejected, or None; `lengths` is told how long everything is."""
         free: dict[str, int] = {}
         for name in up:
             if name not in self._declared:
@@ -30,12 +46,12 @@ class Gate:
                 if field.optional:
                     continue
                 return "missing", f"'{name}' is missing"
-            fault = self._shape(name, field, up, free) or self._content(name, field, up, down)
+            fault = self._shape(name, field, up, free) or self._content(name, field, up, down, lengths)
             if fault:
                 return fault
         return None
 
-    def _shape(self, name: str, field: Field, up: Message, free: dict[str, int]) -> tuple[str, str] | None:
+    def _shape(self, name: str, field: Field, up: Message, free: dict[str, int]) -> Refusal | None:
         value = up[name]
         if field.kind == "number":
             return None if _is_number(value) else ("type", f"'{name}' is not a number")
@@ -51,13 +67,15 @@ class Gate:
             return None
         return self._integers(f"{name}.integers", up, (self.layout.length(field.part, integers=True),))
 
-    def _integers(self, name: str, up: Message, want: tuple[int, ...]) -> tuple[str, str] | None:
+    def _integers(self, name: str, up: Message, want: tuple[int, ...]) -> Refusal | None:
         """The integer buffers that ride beside a slice."""
         value = up.get(name, torch.empty(0, dtype=torch.int64))
         if not isinstance(value, Tensor) or value.dtype != torch.int64:
             return "type", f"'{name}' does not hold integers"
         if tuple(value.shape) != want:
             return "shape", f"'{name}' has shape {tuple(value.shape)}, expected {want}"
+        if value.numel() and not -LARGEST <= int(value.min()) <= int(value.max()) <= LARGEST:
+            return "range", f"'{name}' holds integers beyond 2^53"
         return None
 
     def _rows(self, field: Field, value: Tensor, free: dict[str, int]) -> tuple[int, ...]:
@@ -72,39 +90,51 @@ class Gate:
                 want.append(free.setdefault(dim, value.shape[at] if at < value.dim() else -1))
         return tuple(want)
 
-    def _content(self, name: str, field: Field, up: Message, down: Message) -> tuple[str, str] | None:
+    def _content(self, name: str, field: Field, up: Message, down: Message, lengths: Lengths | None) -> Refusal | None:
         value = up[name]
-        if field.kind == "integer" or (isinstance(value, Tensor) and not value.numel()):
+        if isinstance(value, Tensor) and not value.numel():
             return None
-        if field.kind == "number" or field.against is None:
-            return None if finite(torch.as_tensor(value)) else _nonfinite(name)
-        sent = down[field.against].reshape(-1, value.numel())  # several models: the nearest counts
-        if len(sent) == 1 and self._surely_near(value, sent[0]):
-            return None
-        length, nearest = min((_distance(value.reshape(-1), row), k) for k, row in enumerate(sent))
-        if not math.isfinite(length):
-            if not torch.isfinite(value).all():
-                return _nonfinite(name)
-            length, nearest = min((_length(value.reshape(-1).double() - row), k) for k, row in enumerate(sent))
-        limit = self.norm * (self._sent_length(sent[nearest]) or 1.0)
-        if length > limit:
-            return "norm", f"the update of '{name}' is {length:.3g} long, more than gate.norm allows ({limit:.3g})"
+        if field.below is not None:
+            return self._counted(name, field, torch.as_tensor(value))
+        tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+        length = self._measured(field, tensor, down)
+        if not math.isfinite(length.own) and not torch.isfinite(tensor).all():
+            return "nonfinite", f"'{name}' holds NaN or infinite values"
+        if lengths is not None and field.kind == "float":
+            lengths[name] = length
+        limit = self.norm * length.sent
+        if limit and length.own > limit:
+            update = "the update of " if field.against is not None else ""
+            return "norm", f"{update}'{name}' is {length.own:.3g} long, more than gate.norm allows ({limit:.3g})"
+        if field.bound is not None and float(tensor.abs().max()) > field.bound:
+            return "bound", f"'{name}' holds values beyond {field.bound:g}, the most its method allows"
         return None
 
-    def _surely_near(self, value: Tensor, sent: Tensor) -> bool:
-        """Whether the two lengths alone show it: a difference is no longer than both, and costs more to find."""
-        length = self._sent_length(sent)
-        return _length(value) + length <= self.norm * (length or 1.0)
+    def _measured(self, field: Field, value: Tensor, down: Message) -> Length:
+        """The length of a value, or of its update; of several models that were sent the nearest counts."""
+        if field.against is None:
+            sent = self._sent_length(down[field.like].reshape(-1)) if field.like is not None else 0.0
+            return Length(_length(value), sent)
+        rows = down[field.against].reshape(-1, value.numel())
+        length, nearest = min((_distance(value.reshape(-1), row), k) for k, row in enumerate(rows))
+        return Length(length, self._sent_length(rows[nearest]))
+
+    def _counted(self, name: str, field: Field, value: Tensor) -> Refusal | None:
+        """Whether integers lie where they must, and none comes twice where they must differ."""
+        below = field.below if isinstance(field.below, int) else self.dims[str(field.below)]
+        if value.is_floating_point() or int(value.min()) < 0 or int(value.max()) >= below:
+            return "range", f"'{name}' must be whole numbers from 0 to {below - 1}"
+        if field.distinct and len(value.unique()) < value.numel():
+            return "range", f"'{name}' names something twice"
+        return None
 
     def _sent_length(self, sent: Tensor) -> float:
-        """The length of a model that was sent; many clients get the same one."""
-        if self._last is None or self._last[0].data_ptr() != sent.data_ptr():
-            self._last = sent, _length(sent)
+        """The length of a model that was sent, 1 if it is nothing; many clients get the same one."""
+        last = None if self._last is None else (self._last[0].data_ptr(), self._last[0].numel())
+        if last != (sent.data_ptr(), sent.numel()):  # the first of several models lies where all of them begin
+            self._last = sent, _length(sent) or 1.0
+        assert self._last is not None
         return self._last[1]
-
-
-def _nonfinite(name: str) -> tuple[str, str]:
-    return "nonfinite", f"'{name}' holds NaN or infinite values"
 
 
 def _distance(one: Tensor, other: Tensor) -> float:
@@ -114,14 +144,58 @@ def _distance(one: Tensor, other: Tensor) -> float:
 
 
 def _length(vector: Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector))
+    """A length, which may be infinite only where a value is not finite: squares of large ones are taken in double."""
+    length = float(torch.linalg.vector_norm(vector))
+    return length if math.isfinite(length) else float(torch.linalg.vector_norm(vector, dtype=torch.float64))
 
 
 def finite(value: Tensor) -> bool:
-    """Whether every value is finite: the length tells at once, unless it overflows."""
-    return math.isfinite(_length(value.float())) or bool(torch.isfinite(value).all())
+    """Whether every value is finite."""
+    return math.isfinite(_length(value))
 
 
 def _is_number(value: object) -> bool:
     """A number that fits 64 bits: JSON from a foreign peer may hold anything."""
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+
+
+class Medians:
+    """How long the updates of each field usually are: one that is many times longer is not merged.
+
+    What is usual is the median of accepted lengths, or of this round's if that is larger: where all move further than
+    before, nobody is blamed. It takes a few lengths to know. An update no longer than what was sent always passes: a
+    client that holds far more data than the others moves far more often, and does no harm by that.
+    """
+
+    def __init__(self, times: float, known: dict[str, list[float]]):
+        self.times, self.known = times, known
+
+    def too_long(self, lengths: Mapping[int, Lengths]) -> dict[int, Refusal]:
+        """Whose upload of this round is too long and why, whatever the order in which they came."""
+        found: dict[int, Refusal] = {}
+        for name in sorted({name for each in lengths.values() for name in each}):
+            theirs = {client: each[name] for client, each in sorted(lengths.items()) if name in each}
+            usual = max(_median(self.known.get(name, ())), _median([length.own for length in theirs.values()]))
+            for client, length in theirs.items():
+                if usual and length.own > max(self.times * usual, length.sent):
+                    found.setdefault(client, ("median", self._sentence(name, length.own, usual)))
+        return found
+
+    def _sentence(self, name: str, length: float, usual: float) -> str:
+        return (
+            f"'{name}' moves by {length:.3g}, {length / usual:.3g} times as far as is usual ({usual:.3g}); "
+            f"gate.median allows {self.times:g} times"
+        )
+
+    def learn(self, lengths: Iterable[Lengths]) -> None:
+        """These uploads are merged: what is usual follows them."""
+        for each in lengths:
+            for name, length in each.items():
+                if length.own:
+                    self.known[name] = [*self.known.get(name, ()), length.own][-WINDOW:]
+
+
+def _median(lengths: Sequence[float]) -> float:
+    """The lower median of those that moved at all; 0 where too few did."""
+    moved = sorted(length for length in lengths if length)
+    return moved[(len(moved) - 1) // 2] if len(moved) >= FEW else 0.0

@@ -8,7 +8,7 @@ KEPT, LARGE = 1 << 29, 1 << 25  # bytes: free memory a process keeps; from here 
 
 
 def keep_freed_memory() -> None:
-    """What this process frees it uses again, up to a limit; does nothing where there is no glibc."""
+    """Let this process reuse the memory that it frees, up to a limit; without glibc this does nothing."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(MMAP, LARGE)

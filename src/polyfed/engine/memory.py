@@ -1,10 +1,10 @@
 """Versioned client memory: immutable blobs, in memory up to a limit, on disk beyond it, all on disk at a checkpoint."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from polyfed.errors import DataError
+from polyfed.files import Place, sync, write_file
 from polyfed.message import digest_of
 
 LIMIT = 1 << 30  # bytes of memory blobs held in RAM before the oldest spill to disk
@@ -13,15 +13,15 @@ LIMIT = 1 << 30  # bytes of memory blobs held in RAM before the oldest spill to 
 class MemoryStore:
     """Client memories by (client, version); what counts is decided by the table of committed versions."""
 
-    def __init__(self, folder: Path, limit: int = LIMIT):
-        self.folder, self.limit = folder, limit
+    def __init__(self, folder: Path | Place, limit: int = LIMIT):
+        self.folder, self.limit = Place.of(folder), limit
         self.table: dict[int, int] = {}  # client -> committed version
         self.digests: dict[int, str] = {}  # of the committed versions
         self._ram: dict[tuple[int, int], bytes] = {}
         self._used = 0
         self._durable: set[tuple[int, int]] = set()  # versions whose file is whole and synced; other files are stale
 
-    def _path(self, client: int, version: int) -> Path:
+    def _path(self, client: int, version: int) -> Place:
         return self.folder / f"{client}-{version}.safetensors"
 
     def put(self, client: int, version: int, blob: bytes) -> None:
@@ -47,30 +47,30 @@ class MemoryStore:
             raise DataError(f"the memory of client {client}, version {version}, is missing: {error.strerror}") from None
 
     def write(self, client: int, version: int, blob: bytes) -> None:
-        """A new version straight to disk, where a store of another process finds it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Write a new version straight to disk, where a store of another process finds it."""
+        self.folder.mkdir()
         write_file(self._path(client, version), blob, durable=False)
 
     def show(self, client: int, version: int) -> None:
-        """A version lies on disk from now on, for a store of another process."""
+        """Move a version from RAM to disk, where a store of another process finds it."""
         if (client, version) in self._ram:
             self._write(client, version, durable=False)
             self._forget(client, version)
 
     def commit(self, client: int, version: int, digest: str) -> None:
-        """From now on this version counts; the one before is dropped from RAM, files wait for `prune`."""
+        """Make this version count; the previous one is dropped from RAM, and its file waits for `prune`."""
         before = self.table.get(client)
         if before is not None and before != version:
             self._forget(client, before)
         self.table[client], self.digests[client] = version, digest
 
     def drop(self, client: int, version: int) -> None:
-        """A version that will never count."""
+        """Delete a version that will never count."""
         self._forget(client, version)
-        self._path(client, version).unlink(missing_ok=True)
+        self._path(client, version).unlink()
 
     def persist(self) -> None:
-        """Every committed version is on disk for certain."""
+        """Make sure that every committed version is on disk."""
         missing = [held for held in self.table.items() if held not in self._durable]
         for held in missing:
             if held in self._ram:
@@ -83,12 +83,10 @@ class MemoryStore:
 
     def prune(self, *tables: Mapping[int, int]) -> None:
         """Delete the files no kept checkpoint refers to."""
-        if not self.folder.exists():
-            return
         kept = {self._path(c, v).name for table in (*tables, self.table) for c, v in table.items()}
-        for path in self.folder.iterdir():
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
+        for name in self.folder.names():
+            if name not in kept:
+                (self.folder / name).unlink()
 
     def restore(self, table: Mapping[int, int], digests: Mapping[int, str]) -> None:
         """Go back to these versions; each file must be what it was."""
@@ -100,29 +98,9 @@ class MemoryStore:
         self._durable = set(table.items())
 
     def _write(self, client: int, version: int, durable: bool) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir()
         write_file(self._path(client, version), self._ram[client, version], durable)
 
     def _forget(self, client: int, version: int) -> None:
         blob = self._ram.pop((client, version), None)
         self._used -= len(blob) if blob else 0
-
-
-def write_file(path: Path, content: bytes, durable: bool = True) -> None:
-    """Write aside, sync, rename: a reader sees the old file or the whole new one."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with aside.open("wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(aside, path)
-
-
-def sync(path: Path) -> None:
-    """Make a file or a directory's names durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

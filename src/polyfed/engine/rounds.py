@@ -2,28 +2,33 @@
 
 import copy
 import hashlib
-import time
+import json
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
 
 from polyfed import rng
-from polyfed.config import Config
+from polyfed.config import Config, deciding
+from polyfed.engine import statements
+from polyfed.engine.admission import Admission
 from polyfed.engine.base import Crew
-from polyfed.engine.checkpoint import Checkpoints, Progress, state_of
+from polyfed.engine.checkpoint import Checkpoints, Origin, Progress, state_of
 from polyfed.engine.evaluation import Evaluation
-from polyfed.engine.folder import RunFolder
 from polyfed.engine.gate import Gate, finite
-from polyfed.engine.local import threads
 from polyfed.engine.memory import MemoryStore
-from polyfed.engine.reception import Reception
+from polyfed.engine.run_folder import RunFolder
 from polyfed.engine.start import adopt
 from polyfed.engine.stop import StopRequest
-from polyfed.engine.track import tracked
+from polyfed.engine.threads import threads
 from polyfed.engine.work import Job, Outcome, World
-from polyfed.errors import DataError, Interrupted, RunFailed
+from polyfed.errors import Interrupted, RunFailed
+from polyfed.files import Place
 from polyfed.measure.metrics import class_groups
 from polyfed.measure.recorder import Recorder
+from polyfed.measure.seconds import Stopwatch, outside_training
+from polyfed.measure.trackers import tracked
+from polyfed.measure.watch import Watch
 from polyfed.message import digest_of
 from polyfed.methods.base import Method, Server, Upload
 from polyfed.methods.sites import Known
@@ -34,50 +39,36 @@ PLANE = 10**11  # products of numbers the picture of uploaded models may cost
 ATTEMPTS = 5  # how often a round below the quorum is drawn again before the run fails
 
 
-class Watch(Protocol):
-    """Who looks on: the command line's progress, or nobody."""
-
-    def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
-        """A round is committed."""
-
-    def say(self, text: str) -> None:
-        """Something a person should know."""
-
-
-class Silent:
-    """Nobody looks on."""
-
-    def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
-        """Not shown."""
-
-    def say(self, text: str) -> None:
-        """Not shown."""
-
-
 class Run:
     """One experiment from its first round, or its checkpoint, to its summary."""
 
     def __init__(self, config: Config, folder: RunFolder, crew: Crew, watch: Watch):
         self.config, self.folder, self.crew, self.watch = config, folder, crew, watch
-        self.progress = Progress()
+        self.progress, self.clock = Progress(), Stopwatch()
+        self.tested: dict[int, statements.StatedSamples] = {}  # what clients told of the samples they are measured on
+        self._refused: dict[int, str] = {}  # whose hello was a lie, and in what
         self._stop = StopRequest()
         self._saved: tuple[Progress, dict[str, int]] | None = None
+        self._taken: tuple[Place, dict[str, int]] | None = None  # another run's records that are this one's too
 
     def go(self) -> dict[str, Any]:
-        """Everything; the summary."""
+        """Run the whole experiment and return its summary."""
         with self.folder.locked(), self._stop.awaited(), threads(self.config.engine.server_threads):
             done = self.folder.result()
             if done is not None:  # another process was faster
                 return done
-            started = time.perf_counter()
+            self.folder.sweep()
             self.prepare()
             self.recorder.federation(self.server.clients.values(), self.world.federation)
             resumed = self._resume()
-            self._earlier = self.progress.seconds["total"] - started
-            self._mark()
-            self._saved = self._whole if resumed else None
+            for client, why in self._refused.items():
+                self.exclude(client, why)
+            self.clock.add(self.progress.seconds)
+            self.clock.enter("server")
+            self._set_restart_point()
+            self._saved = self._restart_point if resumed else None
             try:
-                with tracked(self):
+                with self._tracked() as self.watch:
                     self._rounds()
                     summary = self._conclude()
             except Interrupted:
@@ -85,59 +76,77 @@ class Run:
                 raise
             return summary
 
+    def _tracked(self) -> AbstractContextManager[Watch]:
+        """The watches that are told of this run; its tracker is one of them."""
+        place, after = self.folder.place, self.progress.round
+        return tracked(self.watch, self.config, place, after, self.say, self.folder.result)
+
     # ---- before the first round
 
     def prepare(self) -> None:
-        """Data, model, workers, server: everything before the first round."""
+        """Prepare everything that the first round needs: data, model, workers and server."""
         config = self.config
         self.world, self.store = self.make_world(), self.make_store()
         self.method: Method = self.world.method
-        self.checkpoints = Checkpoints(self.folder.path / "checkpoints", config.checkpoint.keep)
         self.crew.begin(config, self.world, self.store)
-        self.server = Server(self.world.resident, self.world.task, self._hello(), self._weighting(), self.method.shared)
+        world, public = self.world, self.world.federation.public
+        self.server = Server(world.resident, world.task, self._hello(), self._weighting(), self.method.shared, public)
+        origin = Origin(deciding(config.dump()), self._federation())
+        self.checkpoints = Checkpoints(self.folder.place / "checkpoints", config.checkpoint.keep, origin)
         layout = self.world.resident.layout
         dims = {"C": self.world.task.classes, "d": self.world.model_width}
         dims |= {"h": self.world.model_width + self.world.head_bias}
         dims |= {"P": layout.n_weights, "F": layout.size, "I": layout.n_integers}
         self.gate = Gate(self.world.wire, layout, dims, config.gate.norm)
         groups = class_groups(self.server.class_counts)
-        self.recorder = Recorder(self.folder.path, groups, {k.id: k.name for k in self.server.clients.values()})
-        self.reception = Reception(self)
+        self.recorder = Recorder(self.folder.place, groups, {k.id: k.name for k in self.server.clients.values()})
+        self.admission = Admission(self)
         self.evaluation = Evaluation(self, groups)
 
     def make_world(self) -> World:
-        """What the server knows; where data are elsewhere, less than everything."""
+        """Build the world as the server sees it; a server of remote sites sees less."""
         return World(self.config)
 
     def make_store(self) -> MemoryStore:
-        """Where client memories are; where clients are elsewhere, only what counts."""
-        return MemoryStore(self.folder.path / "memory")
+        """Make the store of client memories; a server of remote sites stores only which versions count."""
+        return MemoryStore(self.folder.place / "memory")
 
     def _weighting(self) -> str:
         return self.config.weighting or self.method.weighting
 
     def _hello(self) -> list[Known]:
-        """Everybody tells name, size, classes and the digest of where it starts; all must start alike."""
-        known = []
+        """Ask every client for name, size, classes and initial model; one whose answer cannot be true is excluded."""
+        known, classes = [], self.world.task.classes
         for outcome in self.crew.hello():
+            client = outcome.client
             if outcome.error:
-                raise RunFailed(f"client {outcome.client} could not say hello: {outcome.error}")
-            said = outcome.numbers
-            if {key: said[key] for key in self.world.origin} != self.world.origin:
-                raise DataError(f"client {said['name']} starts from another model than the server")
-            counts = outcome.counts.get("train")
-            told = None if counts is None else tuple(counts.tolist())
-            known.append(Known(outcome.client, said["name"], said["n"], told))
-        return known
+                raise RunFailed(f"client {client} could not say hello: {statements.bounded(outcome.error)}")
+            fault = statements.fault_of_hello(outcome, classes, self.world.origin)
+            if fault:
+                self._refused[client] = f"in its hello {fault}"
+                known.append(Known(client, self.world.federation.clients[client].name, 0, (0,) * classes))
+            else:
+                self.tested[client] = statements.stated_samples(outcome)
+                known.append(statements.known_of(outcome))
+        return sorted(known, key=lambda each: each.id)  # hellos come in any order
+
+    def _federation(self) -> str:
+        """A digest of who takes part and of what each client stated that it holds."""
+        clients = [[k.id, k.name, k.n, k.counts] for k in self.server.clients.values()]
+        told = [self.world.federation.class_names, self.world.task.shape, clients]
+        return digest_of(json.dumps(told).encode())
 
     def _resume(self) -> bool:
         """Go on from the newest whole checkpoint, or start; whether there was one."""
         lengths = self.restore()
-        self.recorder.cut(lengths or {})
+        if self._taken is not None:
+            self.recorder.take(*self._taken)
+        else:
+            self.recorder.cut(lengths or {})
         elsewhere = self.folder.other_environment()
         if elsewhere:
             self.say(f"resumed in another environment ({elsewhere}): bits may differ from an uninterrupted run")
-        if lengths is None:
+        if lengths is None or self._taken is not None:
             self.say(f"begins: method {self.method.name}, seed {self.config.seed}")
             for name, note in self.world.federation.notes.items():
                 self.say(f"split: {name}: {note}")
@@ -149,13 +158,13 @@ class Run:
         """Server and memories as the newest whole checkpoint has them; None, and the start, if there is none."""
         found = self.checkpoints.load(self.server, self.store, self.say)
         if found is None:
-            adopted = adopt(self.config, self.server, self.store, self.say)
-            if adopted is None:
+            found = adopt(self.config, self.server, self.store, self.checkpoints.origin.federation, self.say)
+            if found is None:
                 self.method.start(self.server)
                 return None
-            found = adopted, {}
+            self._taken = RunFolder(Path(str(self.config.init))).place, found[1]
         self.progress, lengths = found
-        self.server.round = self.progress.round
+        self.server.begin(self.progress.round)
         return lengths
 
     # ---- rounds
@@ -163,18 +172,21 @@ class Run:
     def _rounds(self) -> None:
         rounds = self.config.rounds
         for number in range(self.progress.round + 1, rounds + 1):
-            self.server.round = number
+            self.server.begin(number)
             self._round(number)
             self.progress.round = number
             if self.evaluates(number):
-                self._timed("eval", partial(self.evaluation.after_round, number))
-            self.recorder.arrays(number, self.server.records)
-            self.recorder.spent(number, self.spent(), self.progress.bytes)
-            self._mark()
+                with self.clock.phase("eval"):
+                    self.evaluation.after_round(number)
+            with self.clock.phase("report"):
+                self.recorder.arrays(number, self.server.records)
+                self.recorder.spent(number, self.spent(), self.progress.bytes)
+            self._set_restart_point()
             if number % self.config.checkpoint.every == 0 or number == rounds:
                 self._checkpoint()
-            self.watch.round(number, rounds, self.progress.last)
-            self._breathe()
+            with self.clock.phase("report"):
+                self.watch.round(number, rounds, self.progress.last)
+            self._stop_if_asked()
 
     def evaluates(self, round: int) -> bool:
         """Whether a round is measured."""
@@ -185,20 +197,31 @@ class Run:
         for attempt in range(ATTEMPTS):
             selected = self._select(number, attempt)
             accepted = self._train(number, attempt, selected)
-            if accepted and len(accepted) >= self.config.engine.quorum * len(selected):
-                self._timed("server", partial(self._merge, number, accepted))
+            if self._enough(len(accepted), len(selected)):
+                self._merge(number, accepted)
+                self.admission.merged()
                 return
             for outcome in accepted:
                 self.store.drop(outcome.client, number)
             self.say(f"round {number}: {len(accepted)} of {len(selected)} uploads, below the quorum; drawn again")
         raise RunFailed(
             f"round {number} fell below the quorum ({self.config.engine.quorum:g} of the selected clients) "
-            f"{ATTEMPTS} times; the last failure: {self.reception.last_failure or 'none'} (see {self.folder.log})"
+            f"{ATTEMPTS} times; the last failure: {self.admission.last_failure or 'none'} (see {self.folder.log})"
         )
 
+    def _enough(self, done: int, asked: int) -> bool:
+        """Whether so many of the clients that were asked make a quorum."""
+        return done > 0 and done >= self.config.engine.quorum * asked
+
     def _select(self, number: int, attempt: int) -> list[int]:
-        """S_t: a function of seed, round and attempt alone."""
-        everybody = list(self.world.federation.participants)
+        """S_t: a function of seed, round and attempt alone, and of who is excluded."""
+        everybody, all_of_them = self.participants, len(self.world.federation.participants)
+        if not self._enough(len(everybody), all_of_them):
+            client, why = list(self.progress.excluded.items())[-1]
+            raise RunFailed(
+                f"round {number}: {all_of_them - len(everybody)} of {all_of_them} clients are excluded, so that fewer "
+                f"are left than the quorum ({self.config.engine.quorum:g}); the last one: client {client}: {why}"
+            )
         if self.method.everyone:
             return everybody
         draw = rng.generator(self.config.seed, "select", number, attempt)
@@ -214,25 +237,32 @@ class Run:
         measures = ("selected",) if self.evaluates(number) else ()
         jobs = self.jobs("train", number, present, measures)
         downs = {job.client: job.down for job in jobs}
-        rows = [self.reception.dropped(number, attempt, k) for k in selected if k not in downs]
-        accepted = []
-        for outcome in self._timed_each("train", self.run(jobs)):
-            row = self.reception.received(number, attempt, outcome, downs[outcome.client])
+        self.admission.begins()
+        rows = [self.admission.dropped(number, attempt, k) for k in selected if k not in downs]
+        held = []
+        for outcome in self._timed("train", self.run(jobs)):
+            row = self.admission.received(number, attempt, outcome, downs[outcome.client])
             rows.append(row)
             if row["status"] == "accepted":
-                self._hold(number, outcome)
-                accepted.append(outcome)
-        self.recorder.append("training", sorted(rows, key=lambda r: r["client"]))
-        return sorted(accepted, key=lambda outcome: outcome.client)
+                self._store_memory(number, outcome)
+                held.append(outcome)
+        rows.sort(key=lambda row: row["client"])
+        self.admission.all_came(number, rows)
+        with self.clock.phase("report"):
+            self.recorder.append("training", rows)
+        accepted = {row["client"] for row in rows if row["status"] == "accepted"}
+        for client in {outcome.client for outcome in held} - accepted:
+            self.store.drop(client, number)
+        return sorted((o for o in held if o.client in accepted), key=lambda outcome: outcome.client)
 
-    def _hold(self, number: int, outcome: Outcome) -> None:
+    def _store_memory(self, number: int, outcome: Outcome) -> None:
         """A new memory goes into the store, which may spill it; the outcome keeps its digest only."""
         if outcome.memory is not None:
             self.store.put(outcome.client, number, outcome.memory)
             outcome.memory = None
 
     def _commit(self, number: int, outcomes: Sequence[Outcome]) -> None:
-        """From now on the memories these outcomes left count."""
+        """Commit the memories that these outcomes left."""
         for outcome in outcomes:
             if outcome.digest:
                 self.store.commit(outcome.client, number, outcome.digest)
@@ -240,12 +270,13 @@ class Run:
     def _merge(self, number: int, accepted: Sequence[Outcome]) -> None:
         """The uploads become the new model; only then do the new memories count."""
         uploads = [Upload(o.client, self.server.clients[o.client].n, o.up) for o in accepted]
+        self.world.resident.reset(self.server.shared)  # whoever worked in this process last leaves nothing behind
         self.method.merge(self.server, uploads)
         if number == self.config.rounds and "clusters" in self.server.records:
-            self._keep_plane(uploads)
+            self._record_plane(uploads)
         while self.server.said:
             self.say(f"round {number}: {self.server.said.pop(0)}")
-        if not finite(self.server.params.flat):
+        if not finite(self.server.shared.flat):
             raise RunFailed(f"the shared model is not finite after round {number}: lower train.lr or set train.clip")
         self._commit(number, accepted)
         self.evaluation.selected = {o.client: o.counts["selected"] for o in accepted if "selected" in o.counts}
@@ -259,12 +290,19 @@ class Run:
     def _conclude(self) -> dict[str, Any]:
         """Finish jobs on every client, held-out ones too: a round of its own; then the last evaluation."""
         if not self.progress.finished:
+            self._checkpoint()  # rounds that are another run's are not saved yet
             self._finish()
             self.progress.finished = True
             self.recorder.spent(self.config.rounds + 1, self.spent(), self.progress.bytes)
-            self._mark()
+            self._set_restart_point()
             self._checkpoint()
-        return self._timed("eval", self.evaluation.conclude)
+        else:  # stopped after its last checkpoint, perhaps before the older ones were deleted
+            self.checkpoints.tidy(self.store)
+        with self.clock.phase("eval"):
+            summary = self.evaluation.conclude()
+        if elsewhere := outside_training(summary["seconds"]):
+            self.say(elsewhere)
+        return summary
 
     def finishes(self) -> bool:
         """Whether there is anything to do after the last round."""
@@ -280,13 +318,19 @@ class Run:
         clients = [k for k in everybody if overridden or k not in self.store.table]
         jobs = self.jobs("finish", number, clients)
         downs, finished = {job.client: job.down.nbytes for job in jobs}, []
-        for outcome in self._timed_each("train", self.run(jobs)):
+        for outcome in self._timed("finish", self.run(jobs)):
             self.progress.bytes["down"] += downs[outcome.client]
             if outcome.error:
-                self.reception.failed(number, outcome)
+                self.admission.failed(number, outcome)
             else:
-                self._hold(number, outcome)
+                self._store_memory(number, outcome)
                 finished.append(outcome)
+        if jobs and not self._enough(len(finished), len(jobs)):
+            raise RunFailed(
+                f"finish fell below the quorum: {len(finished)} of {len(jobs)} clients finished; the last failure: "
+                f"{self.admission.last_failure} (see {self.folder.log}); polyfed resume {self.folder.path} tries again"
+            )
+        self.progress.unfinished = sorted(set(downs) - {outcome.client for outcome in finished})
         self._commit(number, finished)  # all at once: a stop in between leaves the finish round undone
 
     def fingerprint(self) -> str:
@@ -296,9 +340,29 @@ class Run:
             value.update(f"{client}:{self.store.digests[client]}".encode())
         return value.hexdigest()
 
+    # ---- who takes part
+
+    @property
+    def participants(self) -> list[int]:
+        """The clients that train; excluded ones are left out."""
+        return [k for k in self.world.federation.participants if str(k) not in self.progress.excluded]
+
+    def exclude(self, client: int, why: str) -> None:
+        """Exclude a client from everything that follows."""
+        if str(client) not in self.progress.excluded:
+            self.progress.excluded[str(client)] = why
+            self.say(f"client {client} ({self.server.clients[client].name}) is excluded: {why}")
+
     # ---- jobs
 
-    def jobs(self, kind: Any, number: int, clients: Sequence[int] | range, measures: tuple[str, ...] = ()) -> list[Job]:
+    def jobs(
+        self,
+        kind: Any,
+        number: int,
+        clients: Sequence[int] | range,
+        measures: tuple[str, ...] = (),
+        per_class: int = 0,
+    ) -> list[Job]:
         """One job per client, from the memory version that counts."""
         return [
             Job(
@@ -309,8 +373,10 @@ class Run:
                 self.store.table.get(k),
                 measures,
                 self._size(kind, k),
+                per_class,
             )
             for k in clients
+            if str(k) not in self.progress.excluded
         ]
 
     def _size(self, kind: str, client: int) -> int:
@@ -318,34 +384,46 @@ class Run:
         return len(data.test) if kind == "evaluate" else self.server.clients[client].n
 
     def run(self, jobs: Sequence[Job], meanwhile: Callable[[], None] | None = None) -> Iterator[Outcome]:
-        """Outcomes as they come; between them a stop request is heard."""
+        """Yield outcomes as they arrive; a request to stop is honoured between them."""
+        asked = {job.client: job for job in jobs}
         for outcome in self.crew.run(jobs, self.config.engine.deadline, meanwhile):
-            self._breathe()
+            self._stop_if_asked()
             if outcome.client >= 0:
-                yield outcome
+                yield self._verified(asked[outcome.client], outcome)
+
+    def _verified(self, job: Job, outcome: Outcome) -> Outcome:
+        """Check a report; a client whose report cannot be true is excluded, and its work counts as failed."""
+        outcome.error, outcome.trace = statements.bounded(outcome.error), statements.bounded(outcome.trace)
+        own, everybody = self.tested[job.client], self.world.class_counts(job.per_class)
+        fault = statements.fault_of_report(outcome, job, self.world.task.classes, own, everybody)
+        if not fault:
+            return outcome
+        self.exclude(job.client, f"in round {job.round} {fault}")
+        return Outcome(job.client, error=statements.FALSE)
 
     # ---- keeping
 
-    def _mark(self) -> None:
-        """What was done so far is whole: who is stopped in the middle of what follows goes back to here."""
+    def _set_restart_point(self) -> None:
+        """Remember the present state as complete: a run that is stopped later resumes from here."""
         self.spent()
-        self._whole = copy.deepcopy(self.progress), self.recorder.lengths()
+        self._restart_point = copy.deepcopy(self.progress), self.recorder.lengths()
 
     def _checkpoint(self) -> None:
-        """Save the last whole point, once."""
-        if self._saved is not self._whole:
-            progress, lengths = self._whole
-            self.recorder.sync()
-            self.checkpoints.save(progress, self.server, self.store, lengths)
-            self._saved = self._whole
+        """Write the last restart point as a checkpoint, unless it is already written."""
+        if self._saved is not self._restart_point:
+            progress, lengths = self._restart_point
+            with self.clock.phase("checkpoint"):
+                self.recorder.sync()
+                self.checkpoints.save(progress, self.server, self.store, lengths)
+            self._saved = self._restart_point
 
     def spent(self) -> dict[str, float]:
-        """Seconds by phase, over all sittings of the run."""
-        self.progress.seconds["total"] = self._earlier + time.perf_counter()
+        """Seconds by phase, including those before the run was interrupted and resumed."""
+        self.progress.seconds = self.clock.read()
         return self.progress.seconds
 
-    def _keep_plane(self, uploads: Sequence[Upload]) -> None:
-        """Where the last round's uploaded models lie, seen from their two principal directions."""
+    def _record_plane(self, uploads: Sequence[Upload]) -> None:
+        """Record the last round's uploaded models as points on their first two principal components."""
         rows = [u.message["w"] for u in uploads if "w" in u.message]
         if len(rows) == len(uploads) > 2 and len(rows) ** 2 * rows[0].numel() <= PLANE:
             places, shares = plane([row.reshape(-1) for row in rows])
@@ -357,26 +435,20 @@ class Run:
         self.folder.say(text)
         self.watch.say(text.splitlines()[0])
 
-    def _timed(self, phase: str, do: Callable[[], Any]) -> Any:
-        started = time.perf_counter()
-        try:
-            return do()
-        finally:
-            self.progress.seconds[phase] += time.perf_counter() - started
-
-    def _timed_each(self, phase: str, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
-        started = time.perf_counter()
-        for outcome in outcomes:
-            self.progress.seconds[phase] += time.perf_counter() - started
+    def _timed(self, phase: str, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+        """Yield outcomes as they arrive, and count the time spent waiting for them to a phase."""
+        while True:
+            with self.clock.phase(phase):
+                outcome = next(outcomes, None)
+            if outcome is None:
+                return
             yield outcome
-            started = time.perf_counter()
-        self.progress.seconds[phase] += time.perf_counter() - started
 
     # ---- being stopped
 
-    def _breathe(self) -> None:
-        """Hear a stop request, but not between a merge and its measuring: those numbers are kept nowhere else."""
-        if self._stop.made and self.progress.round == self._whole[0].round:
+    def _stop_if_asked(self) -> None:
+        """Stop if somebody asked for it, but not between a merge and its evaluation, whose numbers would be lost."""
+        if self._stop.made and self.progress.round == self._restart_point[0].round:
             raise Interrupted(
                 f"interrupted after round {self.progress.round}; go on with: polyfed resume {self.folder.path}"
             )

@@ -29,7 +29,7 @@ def refuse_code(file: Path) -> None:
                     raise _Foreign(f"it holds '{entry.filename}'")
             for name in archive.namelist():
                 if name.endswith(".json"):
-                    _look_through(json.loads(archive.read(name)))
+                    _refuse_foreign(json.loads(archive.read(name)))
     except _Foreign as found:
         raise DataError(f"'{file}' is refused, because loading it could execute code: {found}") from None
     except (OSError, ValueError, zipfile.BadZipFile, RecursionError) as error:
@@ -40,7 +40,7 @@ class _Foreign(Exception):
     """Something beside tensors and arithmetic."""
 
 
-def _look_through(table: Any) -> None:
+def _refuse_foreign(table: Any) -> None:
     for key, value in _leaves(table):
         if key == "use_pickle" and value is not False:
             raise _Foreign("a tensor is pickled")

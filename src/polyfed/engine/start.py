@@ -4,13 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 
-from polyfed.config import BESIDE, Config, Tree
-from polyfed.engine.checkpoint import Checkpoints, Progress
-from polyfed.engine.folder import RunFolder
+from polyfed.config import Config, deciding, differences
+from polyfed.engine.checkpoint import Checkpoints, Origin, Progress
 from polyfed.engine.memory import MemoryStore
+from polyfed.engine.run_folder import RunFolder
 from polyfed.errors import DataError, UsageError
+from polyfed.files import Place, read_plain
 from polyfed.methods.base import OnTop, Server
 from polyfed.params import Params
 from polyfed.parts.resident import Resident
@@ -23,7 +24,7 @@ def starting_params(config: Config, resident: Resident) -> Params:
     path = Path(config.init)
     file = newest_model(path) if path.is_dir() else path
     try:
-        tensors = load_file(file)
+        tensors = load(read_plain(file))
     except (OSError, SafetensorError) as error:
         raise DataError(f"init: cannot read a model from '{file}': {error}") from None
     params = resident.initial.copy()
@@ -45,37 +46,41 @@ def _phase_one(config: Config) -> bool:
     return config.init is not None and isinstance(config.method, OnTop) and Path(config.init).is_dir()
 
 
-def adopt(config: Config, server: Server, store: MemoryStore, say: Callable[[str], None]) -> Progress | None:
-    """Phase one of a method on top of another, from a finished run of that other: the same bits as from scratch."""
+def adopt(
+    config: Config, server: Server, store: MemoryStore, federation: str, say: Callable[[str], None]
+) -> tuple[Progress, dict[str, int]] | None:
+    """Phase one of a method on top of another, from a finished run of that other: the same bits as from scratch.
+
+    The progress names that run and what it had spent; beside it, how much of its records belongs to phase one.
+    """
     if config.init is None or not _phase_one(config):
         return None
     method: OnTop = config.method
     run = RunFolder.existing(Path(config.init))
     if run.result() is None:
         raise DataError(f"init: the run at '{config.init}' is not finished; go on with: polyfed resume {config.init}")
-    differing = _differences(run.tree(), {**config.dump(), "method": method.base.dump()})
+    mine = deciding({**config.dump(), "method": method.base.dump()})
+    differing = differences(deciding(run.tree()), mine)
     if differing:
         raise UsageError(f"init: the run at '{config.init}' is not this phase one: {', '.join(differing)} differ")
-    theirs = MemoryStore(run.path / "memory")
-    found = Checkpoints(run.path / "checkpoints", keep=1, finished=False).load(server, theirs, say)
+    theirs, origin = MemoryStore(run.place / "memory"), Origin(mine, federation)
+    found = Checkpoints(run.place / "checkpoints", 1, origin, finished=False).load(server, theirs, say)
     if found is None:
         raise DataError(f"init: the run at '{config.init}' kept no checkpoint of before its finish (checkpoint.keep=1)")
     for client, version in theirs.table.items():
         store.put(client, version, theirs.get(client, version) or b"")
         store.commit(client, version, theirs.digests[client])
-    say(f"phase one is the run at {config.init}: its records are there")
-    return found[0]
+    say(f"phase one is the run at {config.init}")
+    progress, records = found
+    seconds = {phase: round(spent, 3) for phase, spent in progress.seconds.items()}
+    progress.phase_one = {"run": config.init, "seconds": seconds, "bytes": dict(progress.bytes)}
+    return progress, records
 
 
-def _differences(theirs: Tree, ours: Tree) -> list[str]:
-    """The keys that decide the bits and are not the same."""
-    free = ("device", "eval", "checkpoint", "init", "engine", *BESIDE)
-    return [key for key in ours if key not in free and theirs.get(key) != ours[key]]
-
-
-def newest_model(run: Path) -> Path:
+def newest_model(run: Path) -> Place:
     """The server's file of a run's last checkpoint."""
-    found = sorted((run / "checkpoints").glob("at-*/server.safetensors"))
+    folder = RunFolder(run)
+    found = folder.checkpoints()
     if not found:
         raise DataError(f"init: '{run}' is not a run with a checkpoint")
-    return found[-1]
+    return folder.place / "checkpoints" / found[-1] / "server.safetensors"

@@ -8,14 +8,14 @@ from typing import Any
 
 
 class StopRequest:
-    """Whether somebody asked."""
+    """Whether somebody asked the run to stop."""
 
     def __init__(self) -> None:
         self.made = False
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """The first signal is a request; a second one is not ours any more. Only the main thread gets signals."""
+        """Turn the first signal into a request; a second one acts as usual. Only the main thread gets signals."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

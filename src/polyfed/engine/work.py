@@ -14,9 +14,13 @@ from torch import Tensor, nn
 from polyfed import rng
 from polyfed.config import Config
 from polyfed.data.federation import ClientData, Federation, federation
+from polyfed.data.samples import Samples
 from polyfed.data.sources.base import load_cached
+from polyfed.engine.heap import keep_freed_memory
+from polyfed.engine.size import need_memory
 from polyfed.engine.start import starting_params
 from polyfed.measure.counts import confusion, confusions
+from polyfed.measure.shared import SharedFeatures
 from polyfed.message import Bundle, Memory, Message, digest_of
 from polyfed.methods.base import Client, Method, Task
 from polyfed.models.base import Net
@@ -24,6 +28,7 @@ from polyfed.params import Params, Slice, nothing
 from polyfed.parts.resident import Resident
 
 Kind = Literal["hello", "train", "evaluate", "finish"]
+CPU = torch.device("cpu")
 
 
 @dataclass
@@ -37,6 +42,7 @@ class Job:
     version: int | None = None
     measures: tuple[str, ...] = ()
     size: int = 0  # samples, for packing
+    per_class: int = 0  # samples of each class that "classes" asks about; 0: the whole global test set
 
 
 @dataclass
@@ -73,10 +79,9 @@ def side_of(config: Config, shape: tuple[int, ...]) -> int | None:
 _recent: dict[tuple[str, ...], Federation] = {}  # the last two; forked workers inherit them for free
 
 
-def federation_of(config: Config) -> Federation:
+def federation_of(config: Config, device: torch.device = CPU) -> Federation:
     """The federation a config describes; kept for the next run of this process that has the same."""
     size = side_of(config, load_cached(config.data).shape)
-    device = device_of(config.device)
     key = tuple(map(str, (config.data.dump(), config.dump()["split"], config.seed, size, device)))
     if key not in _recent:
         while len(_recent) > 1:
@@ -88,9 +93,9 @@ def federation_of(config: Config) -> Federation:
 class World:
     """What every process builds for itself from the config: the federation, the model, the method."""
 
-    def __init__(self, config: Config, federation: Federation | None = None):
+    def __init__(self, config: Config, federation: Federation | None = None, device: torch.device = CPU):
         self.config = config
-        self.federation = federation_of(config) if federation is None else federation
+        self.federation = federation_of(config, device) if federation is None else federation
         self.method: Method = config.method
         self.task = Task(
             seed=config.seed,
@@ -103,12 +108,16 @@ class World:
             clients=len(self.federation.participants),
             shape=self.federation.shape,
         )
+        need_memory(config.model, self.federation.shape, self.federation.classes, len(self.federation.clients))
         self.method.bind(self.task)
         self.wire = self.method.wire()
         with rng.seeded(config.seed, "init"):
-            self.resident = Resident(self._make_model, device_of(config.device))
+            self.resident = Resident(self._make_model, device)
         self.resident.initial = starting_params(config, self.resident)
         self.augment = self.federation.augment
+        self.shared = SharedFeatures()
+        self._class_tests: dict[int, tuple[Samples, np.ndarray]] = {}
+        keep_freed_memory()
 
     @cached_property
     def origin(self) -> dict[str, str]:
@@ -135,6 +144,7 @@ class World:
     def do(self, job: Job, blob: bytes | None) -> Outcome:
         """Work, with the global generators seeded from the job's key; an exception becomes an error outcome."""
         started = time.perf_counter()
+        self.shared.begin((job.kind, job.round))
         with rng.seeded(self.config.seed, "work", job.round, job.client):
             try:
                 outcome: Outcome = getattr(self, f"_{job.kind}")(job, blob)
@@ -151,37 +161,39 @@ class World:
                 "name": data.name,
                 "n": len(data.train),
                 "tests": len(data.test),
+                "vals": len(data.val),
                 "shape": list(self.federation.shape),
                 **self.origin,
             },
-            counts={"train": data.counts.numpy()},
+            counts={name: data.counts_of(name).cpu().numpy() for name in ("train", "test", "val")},
         )
 
     def _train(self, job: Job, blob: bytes | None) -> Outcome:
         client = self.client(job, blob)
         up = self.method.train(client)
-        outcome = self._leave(client, Outcome(job.client, up))
-        self._measure(client, job.measures, outcome)
+        outcome = self._with_memory(client, Outcome(job.client, up))
+        self._measure(client, job, outcome)
         return outcome
 
     def _finish(self, job: Job, blob: bytes | None) -> Outcome:
         client = self.client(job, blob)
         self.method.adapt(client)
         self.method.finish(client)
-        return self._leave(client, Outcome(job.client))
+        return self._with_memory(client, Outcome(job.client))
 
     def _evaluate(self, job: Job, blob: bytes | None) -> Outcome:
         client = self.client(job, blob)
         self.method.adapt(client)
         outcome = Outcome(job.client)
-        self._measure(client, job.measures, outcome)
+        self._measure(client, job, outcome)
         return outcome
 
-    def _leave(self, client: Client, outcome: Outcome) -> Outcome:
+    def _with_memory(self, client: Client, outcome: Outcome) -> Outcome:
         """The new memory: what the method put there and the personal slice as it is now."""
+        self.method.check_memory(client.memory)
         kept = self.method.kept
         if kept != nothing:
-            client.memory["personal"], client.memory["personal.integers"] = client.params.get(kept)
+            client.memory.keep_personal(*client.live.get(kept))
         if len(client.memory):
             outcome.memory = client.memory.encode()
             outcome.digest = digest_of(outcome.memory)
@@ -193,9 +205,9 @@ class World:
     def client(self, job: Job, blob: bytes | None) -> Client:
         """Load what is shared from the message and what is personal from the memory."""
         resident = self.resident
-        memory = Memory() if blob is None else Memory.decode(blob, resident.layout)
+        memory = (Memory() if blob is None else Memory.decode(blob, resident.layout)).to(resident.device)
         data: ClientData = self.federation.clients[job.client]
-        received = self._loaded(job.down, memory)
+        received = self._loaded(job.down.to(resident.device), memory)
         augment = self._augment_for(job) if job.kind in ("train", "finish") else None
         return Client(job.client, resident, self.task, job.round, data.train, data.counts, received, memory, augment)
 
@@ -203,17 +215,17 @@ class World:
         """The resident model as the client has it, and its message as it reads it: a slice becomes a whole model."""
         resident, parts = self.resident, {n: f.part for n, f in self.wire.down.items() if f.part and n in down}
         received = Bundle(**dict(down.items()))
-        whole = {n: self._as_it_is(n, down) for n, part in parts.items() if resident.layout.is_whole(part)}
+        whole = {n: self._whole_model(n, down) for n, part in parts.items() if resident.layout.is_whole(part)}
         resident.reset(whole.get("w"))
-        if "personal" in memory:
-            resident.params.put(self.method.kept, memory["personal"], memory["personal.integers"])
+        if memory.personal_slice is not None:
+            resident.params.put(self.method.kept, *memory.personal_slice)
         for name, part in parts.items():
-            received[name] = whole[name] if name in whole else self._around(name, part, down)
+            received[name] = whole[name] if name in whole else self._completed(name, part, down)
         if "w" in parts and "w" not in whole:
             resident.params.set(received.w)
         return received
 
-    def _as_it_is(self, name: str, down: Message) -> Params:
+    def _whole_model(self, name: str, down: Message) -> Params:
         """A whole model in a message, not copied: work reads what it received and writes elsewhere."""
         own = self.resident.initial
         made = Params(own.layout, down[name], down.get(f"{name}.integers", own.integers[:0]))
@@ -221,7 +233,7 @@ class World:
             raise ValueError(f"'{name}' is a model of another layout")
         return made
 
-    def _around(self, name: str, part: Slice, down: Message) -> Params:
+    def _completed(self, name: str, part: Slice, down: Message) -> Params:
         """A slice in a message, with the client's own around it."""
         whole = self.resident.params.copy()
         whole.put(part, down[name], down.get(f"{name}.integers", whole.integers[:0]))
@@ -235,16 +247,15 @@ class World:
 
     # ---- measuring, where the data are
 
-    def _measure(self, client: Client, measures: tuple[str, ...], outcome: Outcome) -> None:
+    def _measure(self, client: Client, job: Job, outcome: Outcome) -> None:
         """Confusion counts by name: a measure is a model and a test set."""
         data, classes, batch = self.federation.clients[client.id], self.task.classes, self.config.eval.batch
-        predictor = self.method.predictor(client) if set(measures) - {"global"} else None
-        for measure in measures:
+        predictor = self.method.predictor(client) if set(job.measures) - {"global"} else None
+        for measure in job.measures:
             if measure == "classes":
                 assert predictor is not None
-                plain, masked = confusions(
-                    predictor, self.federation.global_test, classes, batch, [None, client.classes]
-                )
+                samples, allowed = self.class_test(job.per_class), [None, client.classes]
+                plain, masked = confusions(predictor, samples, classes, batch, allowed, self.shared)
                 outcome.counts["classes"], outcome.counts["classes_masked"] = plain.numpy(), masked.numpy()
                 continue
             model = self.method.global_predictor(client) if measure == "global" else predictor
@@ -252,7 +263,28 @@ class World:
             if model is not None:
                 outcome.counts[measure] = confusion(model, samples, classes, batch).numpy()
 
+    def class_test(self, per_class: int) -> Samples:
+        """What "classes" asks about: the global test set, or the same few samples of each class for everybody."""
+        return self._class_test(per_class)[0]
+
+    def class_counts(self, per_class: int) -> np.ndarray:
+        """How many samples of every class those are."""
+        return self._class_test(per_class)[1]
+
+    def _class_test(self, per_class: int) -> tuple[Samples, np.ndarray]:
+        if per_class not in self._class_tests:
+            data = self.federation
+            samples = data.class_sample(per_class, self.config.seed) if per_class else data.global_test
+            counts = np.bincount(samples.y.cpu().numpy().ravel(), minlength=self.task.classes)
+            self._class_tests[per_class] = samples, counts
+        return self._class_tests[per_class]
+
 
 def sentence(error: Exception) -> str:
     """What went wrong, in one line."""
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+
+
+def unsendable(outcome: Outcome, error: Exception) -> Outcome:
+    """The error outcome that is returned in place of one that cannot be encoded."""
+    return Outcome(outcome.client, error=sentence(error), trace=traceback.format_exc())

@@ -1,4 +1,4 @@
-"""Metrics from confusion counts; every number has one name (methods.md 0.2)."""
+"""Metrics from confusion counts; every number has one name (docs/commands.md)."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -3,14 +3,15 @@
 import csv
 import io
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from polyfed.files import Place, sync, write_file
 from polyfed.measure.metrics import accuracy, balanced, group_recalls, recalls
+from polyfed.measure.seconds import PHASES
 
 FIELDS = {
     "rounds": ["round", "measure", "accuracy", "balanced", "head", "mid", "tail", "std", "worst10", "best10"],
@@ -20,47 +21,53 @@ FIELDS = {
         "round", "attempt", "client", "status", "reason", "samples", "steps", "loss", "skipped_batches",
         "eval_mode_steps", "bytes_down", "bytes_up", "seconds",
     ],
-    "spent": ["round", "seconds", "train", "eval", "server", "bytes_up", "bytes_down", "bytes_eval"],
+    "spent": ["round", "seconds", *PHASES, "bytes_up", "bytes_down", "bytes_eval"],
 }  # fmt: skip
 
 
 class Recorder:
     """Appends rows to rounds.csv, clients.csv, classes.csv, training.csv and spent.csv in a run directory."""
 
-    def __init__(self, folder: Path, groups: Mapping[str, list[int]], names: Mapping[int, str]):
-        self.folder, self.groups, self.names = folder, groups, names
+    def __init__(self, folder: Path | Place, groups: Mapping[str, list[int]], names: Mapping[int, str]):
+        self.folder, self.groups, self.names = Place.of(folder), groups, names
 
-    def path(self, table: str) -> Path:
+    def path(self, table: str) -> Place:
         """Where a table lies."""
         return self.folder / f"{table}.csv"
 
     def lengths(self) -> dict[str, int]:
         """Bytes of each table."""
-        return {table: self.path(table).stat().st_size for table in FIELDS if self.path(table).exists()}
+        return {table: self.path(table).size() for table in FIELDS if self.path(table).exists()}
 
     def sync(self) -> None:
         """Every table is on disk for certain."""
         for table in self.lengths():
-            with self.path(table).open("rb+") as file:
-                os.fsync(file.fileno())
+            sync(self.path(table))
 
     def cut(self, lengths: Mapping[str, int]) -> None:
         """Forget what was written after a checkpoint."""
         for table in FIELDS:
             length = lengths.get(table, 0)
-            if self.path(table).exists() and self.path(table).stat().st_size > length:
-                os.truncate(self.path(table), length)
+            if self.path(table).size() > length:
+                self.path(table).cut(length)
+
+    def take(self, other: Place, lengths: Mapping[str, int]) -> None:
+        """Begin with the records of another run, as far as they are this one's too."""
+        self.cut({})
+        for table in lengths.keys() & FIELDS.keys():
+            self.path(table).append((other / f"{table}.csv").read_bytes()[: lengths[table]])
+        for name in (other / "arrays").names():
+            (self.folder / "arrays").mkdir()
+            write_file(self.folder / "arrays" / name, (other / "arrays" / name).read_bytes(), durable=False)
 
     def append(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write rows in one go."""
         text = io.StringIO()
         writer = csv.DictWriter(text, FIELDS[table], restval="", lineterminator="\n")
-        path = self.path(table)
-        if not path.exists() or path.stat().st_size == 0:
+        if self.path(table).size() == 0:
             writer.writeheader()
         writer.writerows(rows)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text.getvalue())
+        self.path(table).append(text.getvalue().encode())
 
     def clients(self, round: int, measure: str, tables: Mapping[int, np.ndarray]) -> None:
         """One row per client, and one per class over all of them."""
@@ -97,14 +104,16 @@ class Recorder:
     def arrays(self, round: int, records: dict[str, np.ndarray]) -> None:
         """What a method recorded for pictures in this round; the next round begins with nothing."""
         for name, array in records.items():
-            (self.folder / "arrays").mkdir(exist_ok=True)
-            np.save(self.folder / "arrays" / f"{name}-{round:06d}.npy", array, allow_pickle=False)
+            (self.folder / "arrays").mkdir()
+            content = io.BytesIO()
+            np.save(content, array, allow_pickle=False)
+            write_file(self.folder / "arrays" / f"{name}-{round:06d}.npy", content.getvalue(), durable=False)
         records.clear()
 
     def federation(self, clients: Iterable[Any], data: Any) -> None:
         """Who takes part and holds what, as far as they told."""
-        rows = [{"id": k.id, "name": k.name, "train": k.n, "counts": k.counts} for k in clients]
+        rows = [
+            {"id": k.id, "name": k.name, "train": k.n, "counts": k.counts, "disclosed": k.disclosed} for k in clients
+        ]
         told = {"class_names": data.class_names, "heldout": data.heldout, "clients": rows}
-        aside = self.folder / ".federation.json.tmp"  # renamed, so that who looks on sees all of it or nothing
-        aside.write_text(json.dumps(told), encoding="utf-8")
-        aside.replace(self.folder / "federation.json")
+        write_file(self.folder / "federation.json", json.dumps(told).encode(), durable=False)

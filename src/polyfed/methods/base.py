@@ -1,16 +1,18 @@
 """A federated algorithm: what the server sends, what a client does, what the server makes of the answers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from inspect import get_annotations
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict, PrivateAttr, field_validator
 from torch import Tensor, nn
 
 from polyfed import params as slices
-from polyfed.message import Field, Message, Wire
+from polyfed.message import PERSONAL, Field, Memory, Message, Wire
 from polyfed.methods.sites import Client, Server, Site, Task, Upload
 from polyfed.models.base import Net
-from polyfed.params import Slice, everything, nothing
+from polyfed.params import Params, Slice, everything, nothing
 from polyfed.parts.losses import cross_entropy
 from polyfed.parts.resident import Batch
 from polyfed.registry import Registry, Spec
@@ -21,9 +23,10 @@ __all__ = ["Client", "Method", "OnTop", "Server", "Site", "Task", "Upload", "met
 class Method(Spec):
     """FedAvg, with a default for every hook; a method overrides what its paper changes and calls super for the rest."""
 
-    model_config = ConfigDict(ignored_types=(Slice,))
+    model_config = ConfigDict(ignored_types=(Slice, int, float, str, tuple, list, dict))  # plain constants of a class
     kind: ClassVar[str] = "method"
     personal: ClassVar[Any] = nothing  # a slice: never sent, kept in memory, counted, checkpointed
+    keeps: ClassVar[Mapping[str, str]] = {}  # what it puts into a client's memory: name (or a pattern) and words
     trains: ClassVar[Any] = everything  # a slice
     weighting: ClassVar[str] = "sample"
     buffers: ClassVar[str] = "shared"
@@ -31,15 +34,25 @@ class Method(Spec):
     newcomer: ClassVar[str] = "the global model"  # what a client that never trained gets, in words
     _task: Task = PrivateAttr(default_factory=Task)
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """Refuse `mu = 0.5` for a parameter of the class above: its range and its description would be lost."""
+        for name in cls.model_fields.keys() - get_annotations(cls).keys():
+            above = next(fields[name] for c in cls.__mro__[1:] if name in (fields := getattr(c, "model_fields", {})))
+            if cls.model_fields[name].description != above.description:
+                raise TypeError(
+                    f"'{name}' is a parameter of {cls.__name__}: give its type and `param(...)` to change it"
+                )
+
     # ---- what is declared, as the run sees it
 
     def bind(self, task: Task) -> None:
-        """Tell the method of the experiment it is in."""
+        """Tell the method which experiment it runs in."""
         self._task = task
 
     @property
     def task(self) -> Task:
-        """The experiment."""
+        """The experiment that the method runs in."""
         return self._task
 
     @property
@@ -53,10 +66,29 @@ class Method(Spec):
         """What is sent: everything else."""
         return ~self.kept
 
+    def remembers(self) -> dict[str, str]:
+        """What stays on a client, by name and in words: the personal slice, and `keeps` of this class and its bases."""
+        declared = {} if self.kept == nothing else {PERSONAL[0]: f"the slice '{self.kept}' of the model"}
+        for cls in reversed(type(self).__mro__):
+            declared |= vars(cls).get("keeps", {})
+        return declared
+
+    def check_memory(self, memory: Memory) -> None:
+        """Refuse a memory that holds something which is not declared in `keeps`."""
+        declared = self.remembers()
+        for name in memory:
+            if name not in PERSONAL and not any(fnmatchcase(name, pattern) for pattern in declared):
+                raise ValueError(
+                    f"method '{self.name}' put '{name}' into a client's memory without declaring it: add it to its "
+                    f'class as keeps = {{"{name}": "what it is, in words"}}'
+                )
+
     def wire(self) -> Wire:
         """What goes down and up."""
         shared = Field("the shared model", part=self.shared)
-        return Wire(down={"w": shared}, up={"w": Field("the trained shared model", part=self.shared, against="w")})
+        trained = Field("the trained shared model", part=self.shared, against="w")
+        wire = Wire(down={"w": shared}, up={"w": trained})
+        return wire.summing("w") if type(self).merge is Method.merge else wire  # another merge speaks for itself
 
     # ---- hooks
 
@@ -65,7 +97,7 @@ class Method(Spec):
         return model
 
     def start(self, server: Server) -> None:
-        """Prepare the server; its params are already the seeded initial ones."""
+        """Prepare the server; its shared model already has the seeded initial values."""
 
     def send(self, server: Server, id: int) -> Message:
         """What this client is sent: pure, also used to evaluate."""
@@ -85,22 +117,27 @@ class Method(Spec):
         if type(self).correct is not Method.correct:
             fit.setdefault("correct", lambda grad: self.correct(client, grad))
         fit.setdefault("train", self.trains)
-        return client.fit(lambda batch: self.loss(client, batch), **fit)
+        own = type(self).loss is not Method.loss
+        return client.fit((lambda batch: self.loss(client, batch)) if own else cross_entropy, **fit)
 
     def loss(self, client: Client, batch: Batch) -> Tensor:
-        """Terms in samples."""
+        """The loss of a batch: terms in samples."""
         return cross_entropy(batch)
 
     def correct(self, client: Client, grad: Tensor) -> None:
-        """Terms in parameters: added to the flat gradient, in place."""
+        """Change the flat gradient in place: terms in parameters."""
 
     def upload(self, client: Client) -> Message:
         """What the client sends: a copy of the shared slice."""
-        return part_message("w", *client.params.get(self.shared))
+        return part_message("w", *client.live.get(self.shared))
 
     def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
         """What the server makes of the uploads, in client-id order."""
-        server.params = server.average(uploads)
+        self.update(server, server.shared, server.average(uploads))
+
+    def update(self, server: Server, before: Params, mean: Params) -> None:
+        """What the mean of the uploads makes of the model that was shared before; by default it takes its place."""
+        server.shared = mean
 
     def finish(self, client: Client) -> None:
         """Once after the last round, on every client: a client that never trained learns its personal slice."""
@@ -113,7 +150,7 @@ class Method(Spec):
 
     def global_predictor(self, site: Site) -> nn.Module | None:
         """What answers for all, from the shared model as this site knows it; None where there is no global model."""
-        return site.frozen(site.common).model if self.has_global else None
+        return site.frozen(site.shared).model if self.has_global else None
 
     # ---- what follows from the hooks
 
@@ -125,9 +162,17 @@ class Method(Spec):
     @property
     def personalises(self) -> bool:
         """Whether a client's predictor can differ from the global model."""
+        return self._changes_the_answer or self.kept != nothing or not self.has_global
+
+    @property
+    def one_body(self) -> bool:
+        """Whether what is declared says that all clients answer with one body: each keeps no more than a head."""
+        return self.kept == slices.head and not self._changes_the_answer
+
+    @property
+    def _changes_the_answer(self) -> bool:
         hooks = ("adapt", "finish", "predictor")
-        changed = any(getattr(type(self), hook) is not getattr(Method, hook) for hook in hooks)
-        return changed or self.kept != nothing or not self.has_global
+        return any(getattr(type(self), hook) is not getattr(Method, hook) for hook in hooks)
 
 
 def part_message(name: str, floats: Tensor, integers: Tensor) -> Message:
@@ -147,13 +192,28 @@ class OnTop(Method):
     """A method on top of any other: send, train and merge are the base's; finish and predictor are its own."""
 
     base: Method
+    late: ClassVar[bool] = False  # its own `predictor` answers as the default one does, until `finish` has run
 
     @field_validator("base")
     @classmethod
-    def _base_has_a_global_model(cls, base: Method) -> Method:
-        if not base.has_global:
-            raise ValueError(f"method '{base.name}' has no global model to build on")
-        return base
+    def _own(cls, base: Method) -> Method:
+        """A base of its own: the one that stands as a default would be told of everybody's experiments."""
+        return base.model_copy()
+
+    @property
+    def has_global(self) -> bool:
+        """Whether the base has a global model; where it has none, a client builds on its own."""
+        return self.base.has_global
+
+    @property
+    def everyone(self) -> bool:  # type: ignore[override]
+        """The base's."""
+        return self.base.everyone
+
+    def begin_finish(self, client: Client) -> None:
+        """Leave the model to build on live: the one the client has, as its base finishes it where none is global."""
+        if not self.base.has_global:
+            self.base.finish(client)
 
     @property
     def kept(self) -> Slice:
@@ -181,38 +241,54 @@ class OnTop(Method):
         return self.base.buffers
 
     def bind(self, task: Task) -> None:
+        """Tell the base which experiment it runs in, too."""
         super().bind(task)
         self.base.bind(task)
 
+    def remembers(self) -> dict[str, str]:
+        """What the base remembers, and what this method adds."""
+        return self.base.remembers() | super().remembers()
+
     def wire(self) -> Wire:
+        """What the base's wire declares."""
         return self.base.wire()
 
     def build(self, model: Net) -> Net:
+        """Change the model as the base does."""
         return self.base.build(model)
 
     def start(self, server: Server) -> None:
+        """Prepare the server as the base does."""
         self.base.start(server)
 
     def send(self, server: Server, id: int) -> Message:
+        """Send what the base sends."""
         return self.base.send(server, id)
 
     def adapt(self, client: Client) -> None:
+        """Personalise as the base does."""
         self.base.adapt(client)
 
     def train(self, client: Client) -> Message:
+        """Train as the base does."""
         return self.base.train(client)
 
     def loss(self, client: Client, batch: Batch) -> Tensor:
+        """The base's terms in samples."""
         return self.base.loss(client, batch)
 
     def correct(self, client: Client, grad: Tensor) -> None:
+        """The base's terms in parameters."""
         self.base.correct(client, grad)
 
     def upload(self, client: Client) -> Message:
+        """Upload what the base uploads."""
         return self.base.upload(client)
 
     def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
+        """Merge as the base does."""
         self.base.merge(server, uploads)
 
     def global_predictor(self, site: Site) -> nn.Module | None:
+        """The base's global model."""
         return self.base.global_predictor(site)

@@ -1,4 +1,7 @@
-"""ACMU, MuPFL's adaptive cluster-based model update, for any method whose clients send whole models (eqs. 7-14)."""
+"""ACMU, MuPFL's adaptive cluster-based model update, for any method whose clients send whole models (eqs. 7-14).
+
+Departure: the adaptive number of clusters may be one, where no number from `kappa_min` on has a silhouette above 0.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +17,7 @@ from polyfed.errors import UsageError
 from polyfed.message import Message
 from polyfed.methods.base import Method, Server, Upload
 from polyfed.parts.bavd import as_rows
-from polyfed.parts.cluster import cluster_update, embedding, group, similarity
+from polyfed.parts.cluster import cluster_update, cosines, embedding, group, similarity, spread
 from polyfed.registry import contradiction, param
 
 
@@ -44,7 +47,7 @@ class ClusterUpdates(Method):
 
     def starts(self, server: Server, uploads: Sequence[Upload]) -> list[Tensor]:
         """w_i^start, weights only: the model each training began with."""
-        return [server.params.weights.cpu()] * len(uploads)
+        return [server.shared.weights.cpu()] * len(uploads)
 
     def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
         super().merge(server, self.cluster(server, uploads) if self.acmu else uploads)  # eq. 15 (5)
@@ -53,21 +56,23 @@ class ClusterUpdates(Method):
         """Eqs. 7-14: every model takes its cluster's mean update instead of its own; buffers stay its own."""
         starts = self.starts(server, uploads)
         trained = [u.message["w"][: len(starts[0])].cpu() for u in uploads]
-        updates = [w - start for w, start in zip(trained, starts, strict=True)]  # eq. 7
         maps = as_rows([u.message["map"] for u in uploads]) if "map" in uploads[0].message else None
-        gram = similarity(updates, maps, self.alpha)  # eq. 8
+        alike, alike_maps = cosines(trained, starts), None if maps is None else cosines(maps)  # eq. 7: dw = w - start
+        gram = similarity(alike, alike_maps, self.alpha)  # eq. 8
         points = torch.stack(trained).numpy() if self.metric == "weights" else embedding(gram)
         seed = rng.number(server.task.seed, "acmu", server.round)
         found = group(gram, points, self.kappa, self.kappa_min, self.kappa_max, seed)  # eqs. 9-13
         if self.kappa != "adaptive" and found.kappa < self.kappa:
             server.say(f"{len(uploads)} uploads make {found.kappa} clusters, not method.kappa={self.kappa}")
+        server.record("cosines", [spread(each) for each in (alike, alike_maps) if each is not None])
         server.record("silhouette", list(found.scores.items()))
         server.record("clusters", [[u.client, label] for u, label in zip(uploads, found.labels, strict=True)])
-        moved = cluster_update(starts, updates, found)  # eq. 14
+        moved = cluster_update(starts, trained, found)  # eq. 14
         return [_with(u, w) for u, w in zip(uploads, moved, strict=True)]
 
 
 def _with(upload: Upload, weights: Tensor) -> Upload:
     """An upload with other weights in its model."""
-    w = torch.cat([weights, upload.message["w"][len(weights) :].cpu()])
+    buffers = upload.message["w"][len(weights) :].cpu()
+    w = torch.cat([weights, buffers]) if len(buffers) else weights
     return replace(upload, message=Message(**{**upload.message.tensors(), "w": w}))

@@ -1,9 +1,13 @@
-"""CReFF: Shang et al., Federated Learning on Heterogeneous and Long-Tailed Data via Classifier Re-training, 2022."""
+"""CReFF: Shang et al., Federated Learning on Heterogeneous and Long-Tailed Data via Classifier Re-training, 2022.
+
+Departure: the head is re-trained on the classes matched so far; before the first matching it is FedAvg's own.
+"""
 
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from polyfed.config import Train
 from polyfed.message import Field, Message, Wire
 from polyfed.methods.base import Client, Server, Site, Upload, method
 from polyfed.methods.federated_features import FederatedFeatures
@@ -19,6 +23,9 @@ class CReFF(FederatedFeatures):
     head_lr: float = param(0.01, "learning rate of re-training", gt=0)
     head_batch: int = param(32, "batch of re-training", ge=1)
     head_epochs: float = param(300.0, "epochs of re-training", ge=0)
+    head_momentum: float = param(0.0, "momentum of re-training, whatever train.momentum is", ge=0, lt=1)
+    head_decay: float = param(0.0, "weight decay of re-training", ge=0)
+    head_clip: float | None = param(None, "longest gradient of re-training", gt=0)
 
     @property
     def personalises(self) -> bool:
@@ -27,11 +34,11 @@ class CReFF(FederatedFeatures):
 
     def wire(self) -> Wire:
         retrained = Field("the re-trained head, the point of the next gradients", part=head)
-        return super().wire().also(down={"head": retrained})
+        return super().wire().also(down={"head": retrained}).summing("w")
 
     def start(self, server: Server) -> None:
         super().start(server)
-        server.state.head, _ = server.params.get(head)
+        server.state.head, _ = server.shared.get(head)
 
     def send(self, server: Server, id: int) -> Message:
         message = super().send(server, id)
@@ -52,24 +59,25 @@ class CReFF(FederatedFeatures):
         return self.upload(client)
 
     def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
-        at = self.under(server.params, server.state.head)  # where the gradients of these uploads were taken
+        at = self.under(server.shared, server.state.head)  # where the gradients of these uploads were taken
         super().merge(server, uploads)
         if self.matches:
             self.match_gradients(server, uploads, at)
-        server.live.set(server.params)
+        server.live.set(server.shared)
         known = self.known(server)
         if known:
             server.fresh(head)
-            self.fit_head(server, known, epochs=self.head_epochs, lr=self.head_lr, batch=self.head_batch)
+            rule = Train(momentum=self.head_momentum, weight_decay=self.head_decay, clip=self.head_clip)
+            self.fit_head(server, known, rule, epochs=self.head_epochs, lr=self.head_lr, batch=self.head_batch)
         server.state.head, _ = server.live.get(head)
 
     def global_predictor(self, site: Site) -> nn.Module | None:
         v = site.state.head if isinstance(site, Server) else site.received.head.get(head)[0]  # type: ignore[attr-defined]
-        return site.frozen(self.under(site.common, v)).model
+        return site.frozen(self.under(site.shared, v)).model
 
     @staticmethod
     def under(params: Params, v: Tensor) -> Params:
-        """A model with another head."""
+        """A copy of a model with another head."""
         made = params.copy()
-        made.put(head, v, made.get(head)[1])
+        made.put(head, v)
         return made

@@ -1,12 +1,13 @@
 """DistFL: Liu et al., Distribution-aware Federated Learning for Mobile Scenarios, 2021.
 
-Departures: inputs are really optimised, where the released code detaches them and clusters on noise; the threshold is
-found automatically; boosted uploads stay out of the pre-aggregate (`distfl-paper` and `distfl-official` are presets);
-everybody together for want of a clear threshold is never a stable partition (`until_stable`).
-A client that missed the clustering keeps its model and is placed at its next upload.
+Departures: inputs are really optimised, where the released code detaches them and clusters on noise; responses are
+softened and the threshold is where a dendrogram's heights jump, because plain divergences of models that are too sure
+of themselves hide the groups; boosted uploads stay out of the pre-aggregate. `distfl-paper` and `distfl-official` are
+presets; docs/changed-from-papers.md has the evidence. A client that missed the clustering keeps its model and is
+placed at its next upload.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import compress
 from typing import Annotated, Literal
 
@@ -18,8 +19,8 @@ from polyfed import rng
 from polyfed.errors import UsageError
 from polyfed.message import Field, Message, Wire
 from polyfed.methods.base import Client, Method, Server, Upload, method, part_message
-from polyfed.params import Params, everything
-from polyfed.parts.cluster import Clusters, divergences, partition, proportionate
+from polyfed.params import everything
+from polyfed.parts.cluster import Clusters, Linkage, partition, proportionate
 from polyfed.parts.invert import activation_statistics, bn_layers, extract, knowledge_of, responses
 from polyfed.registry import param
 
@@ -33,17 +34,23 @@ class DistFL(Method):
 
     weighting = "uniform"
     newcomer = "the model of before the clustering; after its first upload, that of the nearest cluster"
-    z: int = param(200, "inputs extracted", ge=1)
+    z: int = param(100, "inputs extracted", ge=1)
     channel_ratio: float = param(0.5, "share of the channels whose statistics are matched (E %)", gt=0, le=1)
     abs_gamma: bool = param(False, "rank channels by |gamma| instead of gamma")
-    steps: int = param(500, "steps of the extraction", ge=0)
+    steps: int = param(100, "steps of the extraction", ge=0)
     lr: float = param(0.1, "learning rate of the extraction (Adam)", gt=0)
     warm_start: bool = param(False, "start the extraction from the last inputs instead of noise")
+    softness: float = param(2.0, "logits are divided by this many times their own size; 0: plain softmax", ge=0)
     threshold: Limit = param("auto", "divergence below which clients belong together")
-    min_log_gap: float = param(1.1, "smallest gap of log-divergences that separates clusters (auto)", ge=0)
-    linkage: Literal["components", "greedy"] = param("components", "how near pairs become clusters")
-    warmup_rounds: int = param(5, "rounds of one shared model before the first clustering", ge=0)
-    recluster: When = param("once", "how often clusters are made; until the same clients are grouped alike twice")
+    min_ratio: float = param(2.5, "auto: least ratio of heights that separates; 3 for up to 5 clients", gt=1)
+    linkage: Linkage = param(
+        "average", "what must be below: two clusters' mean divergence, any pair's (components), the first's (greedy)"
+    )
+    warmup_rounds: int = param(1, "rounds of one shared model before the first clustering", ge=0)
+    recluster: When = param(
+        "until_stable",
+        "how often clusters are made; until_stable: up to the same ones twice, or one five times in a row",
+    )
     target: Literal["preaggregate", "client0"] = param("preaggregate", "the model that is inverted")
     pre_norm_gate: float = param(10.0, "updates longer than this many medians stay out of the pre-aggregate", gt=0)
     no_bn: Literal["stats", "noise", "error"] = param("stats", "without BN: uploaded statistics, noise, or refuse")
@@ -56,8 +63,10 @@ class DistFL(Method):
 
     def wire(self) -> Wire:
         ask = Field("whether activation statistics are wanted (models without BN)", kind="number", optional=True)
-        row = Field("mean and variance of activations (models without BN)", rows=(2, "channels"), optional=True)
-        mine = Field("the trained model", part=self.shared, against="w", summed=False)
+        row = Field(
+            "mean and variance of activations (models without BN)", rows=(2, "channels"), optional=True, bound=1e12
+        )
+        mine = Field("the trained model", part=self.shared, against="w")
         return super().wire().also({"ask": ask}, {"w": mine, "statistics": row})
 
     def start(self, server: Server) -> None:
@@ -66,7 +75,7 @@ class DistFL(Method):
             raise UsageError("distfl needs batch normalisation in the model, or method.no_bn=stats or noise")
         if norms and self.shared != everything:
             raise UsageError("distfl reads the statistics of batch normalisation: leave out buffers=local")
-        Clusters.begin(server.state, server.params, len(server.clients))
+        Clusters.begin(server.state, server.shared, len(server.clients))
 
     def send(self, server: Server, id: int) -> Message:
         message = part_message("w", *Clusters(server.state).model(id).get(self.shared))
@@ -98,7 +107,7 @@ class DistFL(Method):
             clusters[number] = server.average([u for u in good if clusters.of(u.client) == number])  # eq. 7
         used = clusters.forget()
         if len(used) == 1:  # everybody's
-            server.params = clusters[used[0]]
+            server.shared = clusters[used[0]]
         server.record("clusters", server.state.assigned.clone())
 
     def cluster(self, server: Server, uploads: Sequence[Upload]) -> list[Upload]:
@@ -107,14 +116,14 @@ class DistFL(Method):
         if not state.clustered and server.round <= self.warmup_rounds:
             server.say(f"warmup_rounds={self.warmup_rounds} leaves no round: clustered in the last one")
         state.inputs = self.extract(server, uploads)
-        good, answers = self.usable(server, uploads)
+        good, found = self.usable(server, uploads)
         if good:
-            sim = divergences(torch.stack(answers))  # eq. 6
-            found = partition(sim, self.threshold, self.min_log_gap, self.linkage)
-            Clusters(state).settle([u.client for u in good], found)
+            who, answers = [u.client for u in good], torch.stack(found)
+            groups, sim = partition(answers, self.threshold, self.min_ratio, self.linkage)  # eq. 6
+            Clusters(state).settle(who, answers, groups)
             server.record("similarity", sim)
-            server.record("similarity_clients", [u.client for u in good])
-            for line in found.lines():
+            server.record("similarity_clients", who)
+            for line in groups.lines():
                 server.say(line)
         return good
 
@@ -142,32 +151,19 @@ class DistFL(Method):
 
     def usable(self, server: Server, uploads: Sequence[Upload]) -> tuple[list[Upload], list[Tensor]]:
         """Eq. 5: the uploads with finite responses, and these; who has none is left alone with the model it had."""
-        answers = self.answers(server, (server.model_of(u) for u in uploads))
+        models = (server.model_of(u) for u in uploads)
+        answers = responses(server.frozen(server.shared), models, server.state.inputs, self.softness)
+        server.resident.reset()  # hands the frozen copy back
         finite = [bool(torch.isfinite(a).all()) for a in answers]
         for upload in compress(uploads, (not fine for fine in finite)):
             Clusters(server.state).quarantine(upload.client)
             server.say(f"client {upload.client} is in quarantine: its model gives no finite answers")
         return list(compress(uploads, finite)), list(compress(answers, finite))
 
-    @staticmethod
-    def answers(server: Server, models: Iterable[Params]) -> list[Tensor]:
-        """Each model's probabilities for the inputs."""
-        found = responses(server.frozen(server.params), models, server.state.inputs)
-        server.resident.reset()  # hands the frozen copy back
-        return found
-
     def place(self, server: Server, uploads: Sequence[Upload]) -> list[Upload]:
-        """Who missed the clustering joins the nearest cluster on the kept inputs, or stays alone."""
-        clusters, limit = Clusters(server.state), server.state.threshold
+        """Who missed the clustering joins the cluster whose members answer most alike, or stays alone."""
         late = [u for u in uploads if not server.state.placed[u.client]]
         good, answers = self.usable(server, late)
         for upload, answer in zip(good, answers, strict=True):
-            known = clusters.known()
-            theirs = self.answers(server, (clusters[number] for number in known))
-            sim = divergences(torch.stack([answer, *theirs]))[0, 1:].tolist()
-            near = min(((s, number) for s, number in zip(sim, known, strict=True) if s < limit), default=None)
-            if near:
-                clusters.place(upload.client, near[1])
-            else:
-                clusters.open([upload.client], server.model_of(upload))
+            Clusters(server.state).join(upload.client, answer, server.model_of(upload))
         return [u for u in uploads if u in good or u not in late]

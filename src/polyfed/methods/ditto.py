@@ -13,6 +13,7 @@ from polyfed.registry import param
 class Ditto(Method):
     """FedAvg, and beside it a full personal model that is pulled towards the global one."""
 
+    keeps = {"personal_model": "the client's full personal model v_k"}
     lam: float = param(1.0, "strength of the pull towards the global model", ge=0)
     personal_epochs: float | None = param(None, "epochs of the personal branch; by default train.epochs", gt=0)
 
@@ -23,9 +24,9 @@ class Ditto(Method):
         client.fit(  # v <- v - eta (grad F_k(v) + lambda (v - w_g))
             cross_entropy,
             epochs=self.personal_epochs,
-            correct=lambda grad: pull(grad, client.params.weights, anchor, self.lam),
+            correct=lambda grad: pull(grad, client.live.weights, anchor, self.lam),
         )
-        client.memory.personal_model = client.params.copy()
+        client.memory.personal_model = client.live.copy()
         return upload
 
     def predictor(self, client: Client) -> nn.Module:

@@ -1,7 +1,8 @@
-"""ECL: expert collaborative learning for personalised long-tailed federated learning (methods.md 4).
+"""ECL: expert collaborative learning for personalised long-tailed federated learning.
 
-Readings: the groups are of the classes present on the client; experts have fresh heads (text) or inherit the global one
-(Algorithm 1, `expert_head_init="global"`); eq. 5 as printed; frozen BN, and BN of the trained stage, in eval mode.
+Readings (docs/changed-from-papers.md): the groups are of the classes present on the client; experts have fresh
+heads (text) or inherit the global one (Algorithm 1, `expert_head_init="global"`); eq. 5 as printed; frozen BN, and BN
+of the trained stage, in eval mode.
 """
 
 from typing import Literal
@@ -21,10 +22,15 @@ from polyfed.registry import param
 
 @method("ecl", paper="ECL")
 class ECL(OnTop):
-    """After any method with a global model, every client makes experts for its frequent and its rare classes."""
+    """After any method, every client makes experts for its frequent and its rare classes."""
 
-    newcomer = "the global model, from which it makes its experts at the end like everybody"
-    base: Method = param(FedAvg(), "phase one: a method with a global model")
+    late = True
+    newcomer = "the base's model, from which it makes its experts at the end like everybody"
+    keeps = {
+        "branch": "after finish, the head of the client's global branch",
+        "expert_*": "after finish, last stage and head of each expert",
+    }
+    base: Method = param(FedAvg(), "phase one: any method")
     experts: int = param(2, "number of experts M", ge=1)
     lam: float = param(0.5, "share of the experts in the answer", ge=0, le=1)
     scale: Literal["ecl", "none", "per_class", "inverse"] = param("ecl", "how experts are scaled to the global head")
@@ -42,18 +48,20 @@ class ECL(OnTop):
 
     def finish(self, client: Client) -> None:
         """Phase two, on every client."""
-        start = client.params.copy()
+        self.begin_finish(client)
+        start = client.live.copy()
         client.fit(  # global branch: only the head, balanced softmax, eq. 3
-            lambda batch: balanced_cross_entropy(batch.logits, batch.y, client.counts),
+            balanced_cross_entropy(client.counts.to(client.live.flat)),
             on=client.features("head"),
             train=head,
             **self.rule(client),
         )
-        client.memory.branch, _ = client.params.get(head)
+        client.memory.branch, _ = client.live.get(head)
         groups = frequency_groups(client.counts, self.experts)
         for m, classes in enumerate(groups):
             client.load(start)
             self.expert(client, m, classes, tail=m == len(groups) - 1)
+        client.load(start)  # what the base keeps on the client stays as it was
 
     def expert(self, client: Client, m: int, classes: list[int], tail: bool) -> None:
         """v^m: a head of its own for its classes; the tail's on the frozen body, the others' with the last stage."""
@@ -69,19 +77,19 @@ class ECL(OnTop):
             bn=self.phase2_bn,
             **self.rule(client),
         )
-        client.memory[f"expert_{m}"], _ = client.params.get(head | last)
+        client.memory[f"expert_{m}"], _ = client.live.get(head | last)
 
     def predictor(self, client: Client) -> nn.Module:
         """The scaled combination, eqs. 5-6; the global model for a client that is not finished yet."""
         if "branch" not in client.memory:
             return client.model
         groups = frequency_groups(client.counts, self.experts)
-        branch = client.params.copy()
-        branch.put(head, client.memory.branch, branch.get(head)[1])
+        branch = client.live.copy()
+        branch.put(head, client.memory.branch)
         experts = []
         for m in range(len(groups)):
-            expert = client.params.copy()
-            expert.put(head | last, client.memory[f"expert_{m}"], expert.get(head | last)[1])
+            expert = client.live.copy()
+            expert.put(head | last, client.memory[f"expert_{m}"])
             experts.append(expert)
         factors = torch.ones(client.task.classes, device=client.live.flat.device)
         models = [client.frozen(p).model for p in (branch, *experts)]

@@ -9,16 +9,19 @@ from polyfed.registry import param
 
 @method("fedavg-ft", paper="Wang et al. 2019; LG-Net of Liu et al. (DistFL)")
 class FedAvgFT(OnTop):
-    """Any method with a global model, then local fine-tuning of all layers on every client."""
+    """Any method, then local fine-tuning of all layers on every client."""
 
-    newcomer = "the global model, fine-tuned at the end like everybody's"
-    base: Method = param(FedAvg(), "the method whose global model is tuned")
+    late = True
+    newcomer = "the base's model, fine-tuned at the end like everybody's"
+    keeps = {"tuned": "after finish, the fine-tuned model"}
+    base: Method = param(FedAvg(), "the method whose model is tuned: the global one, if any, or the client's own")
     epochs: float = param(10.0, "local epochs of tuning", gt=0)
     lr: float | None = param(None, "learning rate of tuning; by default that of the last round", gt=0)
 
     def finish(self, client: Client) -> None:
+        self.begin_finish(client)
         client.fit(lambda batch: self.loss(client, batch), epochs=self.epochs, lr=self.lr)
-        client.memory.tuned = client.params.copy()
+        client.memory.tuned = client.live.copy()
 
     def predictor(self, client: Client) -> nn.Module:
         tuned = client.memory.get("tuned")

@@ -17,6 +17,7 @@ class FedBABU(Method):
     trains = body
     weighting = "uniform"
     newcomer = "the shared body under the common head, both fine-tuned at the end like everybody's"
+    keeps = {"tuned": "after finish, the fine-tuned model"}
     ft_epochs: float = param(5.0, "epochs of fine-tuning at the end", ge=0)
     ft_lr: float = param(0.01, "learning rate of fine-tuning", gt=0)
 
@@ -27,7 +28,7 @@ class FedBABU(Method):
     def finish(self, client: Client) -> None:
         """Fine-tune everything, once, on every client."""
         client.fit(lambda batch: self.loss(client, batch), epochs=self.ft_epochs, lr=self.ft_lr)
-        client.memory.tuned = client.params.copy()
+        client.memory.tuned = client.live.copy()
 
     def predictor(self, client: Client) -> nn.Module:
         if "tuned" in client.memory:

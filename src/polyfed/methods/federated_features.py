@@ -1,6 +1,8 @@
 """What CReFF and MuPFL share: features the server makes so that their classifier gradients match the clients'.
 
-Departure: `augment` shifts and flips real images where CReFF's released code draws one of six changes.
+Departures: `augment` shifts and flips real images where CReFF's released code draws one of six changes. A head is
+trained on the features of matched classes only, those somebody has sent a gradient of: the released code trains on all,
+and the features of a class that was never matched are noise.
 """
 
 from collections.abc import Sequence
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from polyfed import rng
+from polyfed.config import Train
 from polyfed.data.augment import augmenter
 from polyfed.message import Bundle, Field, Message, Wire
 from polyfed.methods.base import Client, Method, Server, Site, Upload
@@ -36,8 +39,8 @@ class FederatedFeatures(Method):
         return self.m > 0
 
     def wire(self) -> Wire:
-        z = Field("mean classifier gradient of each class held", rows=("classes", "C", "h"), summed=False)
-        ids = Field("which classes those are", rows=("classes",), kind="integer", summed=False)
+        z = Field("mean classifier gradient of each class held", rows=("classes", "C", "h"), like="w")
+        ids = Field("which classes those are", rows=("classes",), kind="integer", below="C", distinct=True)
         return super().wire().also(up={"z": z, "classes": ids} if self.matches else {})
 
     def feature_fields(self) -> dict[str, Field]:
@@ -83,8 +86,16 @@ class FederatedFeatures(Method):
         return {"features": server.state.features[classes], "feature_classes": classes} if len(classes) else {}
 
     @staticmethod
-    def fit_head(site: Site, known: Bundle | dict[str, Tensor], **fit: Any) -> None:
-        """Train the live head on matched features, if there are any."""
-        if "features" in known:
-            rows = labelled(known["features"], known["feature_classes"], site.resident.device)
-            site.fit(cross_entropy, rows, train=head, **fit)
+    def fit_head(site: Site, known: Bundle | dict[str, Tensor], rule: Train, alike: bool = False, **fit: Any) -> None:
+        """Train the live head on matched features, if there are any, by a rule of its own: the run's is for clients.
+
+        Where all sites do so alike, they draw the same batches, and a process does it once.
+        """
+        if "features" not in known:
+            return
+        given = known["features"], known["feature_classes"]
+        rows = labelled(*given, site.resident.device)
+        if alike:
+            site.once(head, given, lambda: site.fit(cross_entropy, rows, train=head, rule=rule, key="pkcf", **fit))
+        else:
+            site.fit(cross_entropy, rows, train=head, rule=rule, **fit)

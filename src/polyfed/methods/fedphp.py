@@ -18,6 +18,7 @@ class Inherits(Method):
     """The inherited private model (HPM): a moving average of the client's personal models that teaches the next one."""
 
     newcomer = "the global model: it has inherited nothing yet"
+    keeps = {"hpm": "the inherited private model", "times": "how many of its rounds were accepted"}
     mu: float = param(0.9, "momentum of the inherited model at the end of training", ge=0, le=1)
     mu_cap: float = param(0.9, "largest momentum, so that it never freezes", ge=0, le=1)
     kt: Literal["kd", "mmd", "none"] = param("kd", "how knowledge is transferred: logits, features, or not")
@@ -47,7 +48,7 @@ class Inherits(Method):
     def inherit(self, client: Client) -> None:
         """Eq. 10: psi_p <- (1 - mu_k) psi + mu_k psi_p over the whole model; counts when the upload is accepted."""
         inherited = client.memory.get("hpm")
-        now = client.params.copy()
+        now = client.live.copy()
         client.memory.hpm = now if inherited is None else now.mix(inherited, self.mu_k(client))
         client.memory.times = client.memory.get("times", 0) + 1
 
@@ -64,6 +65,6 @@ class FedPHP(Inherits, FedRS):
     """One stage: every step learns from data and from the inherited model; the trained model is sent."""
 
     def train(self, client: Client) -> Message:
-        client.fit(self.teach(client), steps=sum(client.halves()), rule=self.rule(client))
+        client.fit(self.teach(client))
         self.inherit(client)
         return self.upload(client)

@@ -15,4 +15,4 @@ class FedProx(Method):
 
     def correct(self, client: Client, grad: Tensor) -> None:
         """Gradient of eq. 2's proximal term."""
-        pull(grad, client.params.weights, client.received.w.weights, self.mu)
+        pull(grad, client.live.weights, client.received.w.weights, self.mu)

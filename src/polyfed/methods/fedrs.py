@@ -5,8 +5,6 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyfed.config import Train
-from polyfed.message import Message
 from polyfed.methods.base import Client, Method, method
 from polyfed.parts.losses import restricted
 from polyfed.parts.resident import Batch
@@ -21,13 +19,6 @@ class FedRS(Method):
     alpha: float = param(0.9, "factor of a missing class's logit", ge=0, le=1)
     rs_mode: Literal["indicator", "proportional", "fraction"] = param("indicator", "how factors follow from the counts")
     min_class_count: int = param(1, "a class with fewer local samples counts as missing", ge=1)
-    max_grad_norm: float = param(100.0, "gradients longer than this are scaled down", gt=0)
-
-    def train(self, client: Client) -> Message:
-        """All n_tot steps of restricted cross-entropy; the upload is the personal model too."""
-        self.adapt(client)
-        self.local(client, steps=sum(client.halves()), rule=self.rule(client))
-        return self.upload(client)
 
     def loss(self, client: Client, batch: Batch) -> Tensor:
         """Eq. 8: cross-entropy on alpha_c * (w_c . h)."""
@@ -35,14 +26,9 @@ class FedRS(Method):
 
     def factors(self, client: Client) -> Tensor:
         """alpha_c^k (below eq. 8): 1 for classes held, alpha for others; or in proportion to the counts."""
-        counts = client.counts.to(client.live.flat)
+        counts = client.counts.to(client.resident.grad)
         if self.rs_mode == "proportional":
             return counts / counts.max() * (1 - self.alpha) + self.alpha
         if self.rs_mode == "fraction":
             return counts / counts.sum()
         return (counts >= self.min_class_count) * (1 - self.alpha) + self.alpha
-
-    def rule(self, client: Client) -> Train:
-        """The descent rule with MAP's gradient clipping, unless the run sets its own."""
-        rule = client.task.train
-        return rule if rule.clip is not None else rule.model_copy(update={"clip": self.max_grad_norm})

@@ -31,12 +31,12 @@ class KCluster(Method):
             "models": Field("all k models", rows=(self.k, "shared")),
             "counters": Field("their integer buffers", rows=(self.k, "shared"), kind="integer"),
         }
-        trained = Field("the trained model", part=self.shared, against="models", summed=False)
-        return Wire(down, {"w": trained, "choice": Field("its cluster", kind="number", summed=False)})
+        trained = Field("the trained model", part=self.shared, against="models")
+        return Wire(down, {"w": trained, "choice": Field("its cluster", kind="number", below=self.k)})
 
     def start(self, server: Server) -> None:
         """The first model is everybody's initial one, the others have seeds of their own."""
-        models = [server.params]
+        models = [server.shared]
         for j in range(1, self.k):
             with rng.seeded(server.task.seed, "k-cluster", j):
                 models.append(server.resident.fresh())
@@ -48,7 +48,7 @@ class KCluster(Method):
     def adapt(self, client: Client) -> None:
         """Line 6: j = argmin_j F_k(w_j) on the training data."""
         rows = zip(client.received.models, client.received.counters, strict=True)
-        models = [client.params.copy() for _ in range(self.k)]  # where buffers are local, the client's own
+        models = [client.live.copy() for _ in range(self.k)]  # where buffers are local, the client's own
         for model, row in zip(models, rows, strict=True):
             model.put(self.shared, *row)
         losses = [client.mean_loss(m, cross_entropy) for m in models] if self.k > 1 else [0.0]
@@ -62,19 +62,16 @@ class KCluster(Method):
 
     def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
         """Each model is the average of those who chose it; one nobody chose stays."""
-        strays = [u.client for u in uploads if u.message["choice"] not in range(self.k)]
-        if strays:
-            server.say(f"clients {strays} chose a cluster that does not exist: their uploads count for none")
         models = []
         for j in range(self.k):
             members = [u for u in uploads if u.message["choice"] == j]
             before = server.state.models[j], server.state.counters[j]
             models.append(server.average(members).get(self.shared) if members else before)
         self.keep(server, models)
-        server.record("clusters", [[u.client, u.message["choice"]] for u in uploads if u.client not in strays])
+        server.record("clusters", [[u.client, u.message["choice"]] for u in uploads])
 
     @staticmethod
     def keep(server: Server, models: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """k models as rows."""
+        """Stack k models as rows of one tensor."""
         server.state.models = torch.stack([floats for floats, _ in models])
         server.state.counters = torch.stack([integers for _, integers in models])

@@ -1,28 +1,149 @@
-"""Methods under the settings of a paper's text or of its released code, where those are not the defaults here."""
+"""Methods under the settings of a paper's text or of its released code; what is pinned here changes only here.
 
-from polyfed.methods.base import method
-from polyfed.methods.distfl import DistFL, Limit, When
+A preset is a method, so it cannot set keys of `train`, of the split or of the model: docs/methods.md lists those.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, create_model
+
+from polyfed.methods.base import Method, method
+from polyfed.methods.distfl import DistFL
+from polyfed.methods.ecl import ECL
+from polyfed.methods.fedavg import FedAvg
 from polyfed.methods.mupfl import MuPFL
-from polyfed.registry import param
+from polyfed.methods.scaffold import Scaffold
+
+M = TypeVar("M", bound=Method)
 
 
-@method("mupfl-paper", paper="Zhang et al. 2024, as printed")
+def pinned(**values: Any) -> Callable[[type[M]], type[M]]:
+    """Class decorator: these are its defaults, whatever those of its base become; types and ranges stay the base's."""
+
+    def pin(spec: type[M]) -> type[M]:
+        fields: dict[str, Any] = {}
+        for key, value in values.items():
+            known = spec.model_fields[key]
+            fields[key] = Annotated[known.annotation, *known.metadata, Field(description=known.description)], value
+        return create_model(spec.__name__, __base__=spec, __module__=spec.__module__, __doc__=spec.__doc__, **fields)
+
+    return pin
+
+
+MUPFL: dict[str, Any] = {
+    "bavd": True,
+    "bavd_psi": "improvement",
+    "bavd_granularity": "channel",
+    "bavd_compare": "activation",
+    "bavd_reset": "round",
+    "bavd_keep_ratio": None,
+    "bavd_soft": False,
+    "bavd_inverse": False,
+    "acmu": True,
+    "alpha": 0.5,
+    "kappa": "adaptive",
+    "kappa_min": 2,
+    "kappa_max": 6,
+    "metric": "cosine",
+    "pkcf": True,
+    "m": 100,
+    "tau": 50.0,
+    "match": "rows",
+    "match_steps": 100,
+    "lr_feat": 0.1,
+    "b_real": 32,
+    "draws": 10,
+    "augment": False,
+    "grad_at": "global",
+    "tune_from": "private",
+    "tune_lr": None,
+    "tune_batch": 64,
+    "tune_momentum": 0.0,
+    "tune_decay": 0.0,
+    "tune_clip": None,
+    "train_after_tune": "all",
+}
+
+
+@method("mupfl-paper", paper="Zhang et al. 2024, equations read so that they agree with the prose")
+@pinned(**MUPFL)
 class MuPFLPaper(MuPFL):
-    """MuPFL with all its defaults, whatever those of `mupfl` become."""
+    """MuPFL as its text describes it; where an equation says the opposite, the prose is followed."""
+
+    weighting = "sample"
+
+
+@method("mupfl-printed", paper="Zhang et al. 2024, psi as printed")
+@pinned(**MUPFL | {"bavd_psi": "printed"})
+class MuPFLPrinted(MuPFL):
+    """MuPFL whose maps grow when the loss rises: the sign of psi as it is printed, against the sentence after it."""
+
+    weighting = "sample"
+
+
+@method("ecl-algorithm1", paper="ECL, algorithm 1")
+@pinned(
+    base=FedAvg(),
+    experts=2,
+    lam=0.5,
+    scale="ecl",
+    expert_head_init="global",
+    expert_trainable="last_stage",
+    tail_balanced=True,
+    phase2_epochs=10.0,
+    phase2_lr=0.01,
+    phase2_bn="eval",
+    absent="mask",
+)
+class ECLAlgorithm1(ECL):
+    """ECL whose experts start as the whole global model, head too (algorithm 1, line 16), not under fresh heads."""
+
+
+@method("scaffold-official", paper="Karimireddy et al. 2020, as MAP's authors released it")
+@pinned(server_lr=0.5, control="official")
+class ScaffoldOfficial(Scaffold):
+    """SCAFFOLD as in MAP's released code: c takes the whole mean change, the raw gradient is clipped, eta_g = 0.5.
+
+    To it belong train.lr=0.03, train.momentum=0, train.weight_decay=0, train.clip=100 and train.min_steps=5.
+    """
+
+    weighting = "uniform"
+
+
+DISTFL: dict[str, Any] = {
+    "z": 200,
+    "channel_ratio": 0.5,
+    "abs_gamma": False,
+    "steps": 2000,
+    "lr": 0.1,
+    "warm_start": False,
+    "softness": 0.0,
+    "threshold": "auto",
+    "min_ratio": 2.5,
+    "linkage": "components",
+    "warmup_rounds": 0,
+    "recluster": "every",
+    "target": "preaggregate",
+    "pre_norm_gate": 10.0,
+    "no_bn": "stats",
+}
 
 
 @method("distfl-paper", paper="Liu et al. 2021, as printed")
+@pinned(**DISTFL)
 class DistFLPaper(DistFL):
-    """DistFL clustered anew every round from fresh noise, without warm-up."""
+    """DistFL on plain responses, clustered anew every round from fresh noise, without warm-up.
 
-    steps: int = param(2000, "steps of the extraction", ge=0)
-    warmup_rounds: int = param(0, "rounds of one shared model before the first clustering", ge=0)
-    recluster: When = param("every", "how often clusters are made; until the same clients are grouped alike twice")
+    The paper calls its threshold apparent and prints no number: it is found where the heights of the dendrogram jump.
+    """
+
+    weighting = "uniform"
 
 
 @method("distfl-official", paper="Liu et al. 2021, as released")
+@pinned(**DISTFL | {"threshold": 0.2, "warmup_rounds": 5, "recluster": "once"})
 class DistFLOfficial(DistFL):
-    """DistFL with the released code's schedule and threshold (but with the paper's optimisation)."""
+    """DistFL on plain responses with the released code's schedule and threshold, but with the paper's optimisation."""
 
-    steps: int = param(2000, "steps of the extraction", ge=0)
-    threshold: Limit = param(0.2, "divergence below which clients belong together")
+    weighting = "uniform"

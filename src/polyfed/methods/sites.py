@@ -1,6 +1,6 @@
 """Where a method's hooks run: the client with its data and memory, the server with its params and state."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +11,12 @@ from torch import Tensor
 from polyfed import rng
 from polyfed.config import Train
 from polyfed.data.samples import Samples
-from polyfed.message import Bundle, Memory, Message, State
+from polyfed.message import Bundle, Memory, Message, State, digest_of
 from polyfed.models.base import Net
 from polyfed.params import Params, Slice, body, everything, trunk
 from polyfed.parts.average import average, shares
 from polyfed.parts.fit import Augment, Correct, Fit, Loss, Order, Stream, Tally, shuffled
+from polyfed.parts.losses import LogitLoss
 from polyfed.parts.resident import Batch, Cut, Frozen, Resident, in_batches
 from polyfed.parts.steps import Step, sgd
 
@@ -44,17 +45,38 @@ class Site:
     """What client and server have in common: a resident model, a key, and the one training loop."""
 
     def __init__(self, resident: Resident, task: Task, round: int, client: int, augment: Augment | None = None):
-        self.resident, self.task, self.round = resident, task, round
+        self.resident, self.task = resident, task
         self.model: Net = resident.model
-        self.common: Params = resident.initial  # the model everybody shares, as this site knows it
+        self.shared = resident.initial
         self._client, self._augment = client, augment
+        self._in_loss = False
+        self.begin(round)
+
+    def begin(self, round: int) -> None:
+        """Start a round: counters, streams and tallies of the one before are gone, as they would be after a resume."""
+        self.round = round
         self.tally = Tally()
         self._fits: dict[str, int] = {}
         self._going: tuple[Stream, dict[str, Tensor]] | None = None
 
     @property
+    def shared(self) -> Params:
+        """The model that everybody shares, as this site knows it."""
+        return self._shared
+
+    @shared.setter
+    def shared(self, value: Params) -> None:
+        self._shared = value
+        self._parts: dict[str, tuple[Tensor, Tensor]] = {}  # slices of it that were gathered
+
+    @property
     def live(self) -> Params:
-        """The values of the resident model, as they are now."""
+        """The values of the resident model, as they are now; they carry no gradient, so a loss may not read them."""
+        if self._in_loss:
+            raise ValueError(
+                "a loss read the live values, which carry no gradient: a term in parameters trains nothing there; "
+                "write it in `correct`, which adds its gradient"
+            )
         return self.resident.params
 
     @property
@@ -96,7 +118,7 @@ class Site:
         on: Samples,
         steps: int | None = None,
         epochs: float | None = None,
-        train: Slice = everything,
+        train: Slice | Sequence[Tensor] = everything,
         batches: Order = shuffled,
         batch: int | None = None,
         step: Step = sgd,
@@ -107,21 +129,69 @@ class Site:
         rule: Train | None = None,
         key: str = "batches",
     ) -> int:
-        """The one training loop, on the resident model; gives the steps taken."""
+        """The one training loop, on the resident model; gives the steps taken.
+
+        Args:
+            loss: What is minimised: a function of a batch that gives a number.
+            on: What it is trained on: data, some of their classes, cached features, or rows that came in a message.
+            steps: How many steps; by default those of `epochs`.
+            epochs: How many passes; by default what `rule` says.
+            train: The slice that is trained, or a list of tensors that are no part of the model; the rest is frozen.
+            batches: The order of the samples in an epoch: `shuffled` or `balanced`.
+            batch: The samples in a batch; by default what `rule` says.
+            step: What moves the weights.
+            correct: Terms in parameters: changes the flat gradient in place before each step.
+            lr: The learning rate; by default this round's.
+            bn: Whether batch normalisation in what is trained learns statistics ("train") or not ("eval").
+            go_on: Whether the momentum and the batches of the fit before go on.
+            rule: Momentum, decay, clipping and the defaults above; by default the run's `train`.
+            key: The name of the random order of batches; under any but the usual one all sites draw alike.
+        """
         if len(on) == 0:
             return 0
         rule = rule or self.task.train
         if not (go_on and self._going):
             self._going = self._stream(on, batch or rule.batch, batches, key), {}
-        stream, velocity = self._going
+        stream, kept = self._going
         if steps is None:
-            steps = round(stream.per_epoch * (rule.epochs if epochs is None else epochs))
-        going = Fit(
-            self.resident, loss, stream, rule, self.lr if lr is None else lr, train, bn, correct, self.tally, velocity
-        )
+            steps = rule.steps(stream.per_epoch) if epochs is None else round(stream.per_epoch * epochs)
+        lr = self.lr if lr is None else lr
+        watched = loss if isinstance(loss, LogitLoss) else self._watched(loss)
+        going = Fit(self.resident, watched, stream, rule, lr, train, bn, correct, self.tally, kept)
         taken = going.run(steps, step)
         self.resident.modes.set(training=False)
         return taken
+
+    def once(self, part: Slice, given: Iterable[Tensor], fit: Callable[[], object]) -> None:
+        """Do a fit of a slice that every site of this round does alike; a process does it once and remembers it.
+
+        Such a fit depends only on the slice, on the tensors given and on a key that all sites share. It is found by
+        their digest, and leaves the values and the tally that it left the first time.
+        """
+        start = [*self.live.get(part), *given]
+        key = digest_of(b"".join([str(self.round).encode(), *(t.cpu().numpy().tobytes() for t in start)]))
+        if key not in self.resident.fitted:
+            before, self.tally = self.tally, Tally()
+            fit()
+            self.resident.fitted.clear()  # of earlier rounds
+            self.resident.fitted[key] = self.live.get(part), self.tally
+            self.tally = before
+        values, tally = self.resident.fitted[key]
+        self.live.put(part, *values)
+        self.tally.add(tally)
+        self._going = None
+
+    def _watched(self, loss: Loss) -> Loss:
+        """The same loss; while it is computed, `live` says that it has no gradient."""
+
+        def watched(batch: Batch) -> Tensor:
+            self._in_loss = True
+            try:
+                return loss(batch)
+            finally:
+                self._in_loss = False
+
+        return watched
 
     def _stream(self, on: Samples, batch: int, order: Order, key: str) -> Stream:
         """A run of batches of its own; under any key but the usual one all sites draw alike."""
@@ -151,15 +221,10 @@ class Client(Site):
     ):
         super().__init__(resident, task, round, id, augment)
         self.id, self.data, self.counts, self.received, self.memory = id, data, counts, received, memory
-        self.common = received.get("w", resident.initial)
+        self.shared = received.get("w", resident.initial)
         self.new = len(memory) == 0
         self.scratch = Bundle()  # what the hooks of one work tell each other; gone with it
         self._features: dict[str, tuple[Tensor, Samples]] = {}
-
-    @property
-    def params(self) -> Params:
-        """The live values: what is trained, sent and kept."""
-        return self.live
 
     @property
     def n(self) -> int:
@@ -177,17 +242,17 @@ class Client(Site):
 
     def load(self, params: Params) -> None:
         """Make these the live values."""
-        self.params.set(params)
+        self.live.set(params)
 
-    def halves(self, share: float = 0.5, at_least: int = 5) -> tuple[int, int]:
-        """A round's steps in two stages (MAP 3.3): n_tot = max(int(E * batches), 5), n_1 and the rest, each >= 1."""
-        total = max(int(self.task.train.epochs * self.per_epoch(self.data)), at_least)
+    def halves(self, share: float = 0.5) -> tuple[int, int]:
+        """A round's steps in two stages, each of at least one step (MAP, algorithm 1)."""
+        total = max(self.task.train.steps(self.per_epoch(self.data)), 2)
         first = min(max(int(total * share), 1), total - 1)
         return first, total - first
 
     def mean_loss(self, params: Params, loss: Loss) -> float:
         """The mean of a loss over this client's data at these values; the live ones are left as they were."""
-        live = self.params.copy()
+        live = self.live.copy()
         self.load(params)
         self.model.eval()
         total = 0.0
@@ -206,7 +271,7 @@ class Client(Site):
         """
         if self._augment is not None:
             return self.data
-        below, _ = self.params.get(body if cut == "head" else trunk)
+        below, _ = self.live.get(body if cut == "head" else trunk)
         kept = self._features.get(cut)
         if kept is None or not torch.equal(kept[0], below):
             self.model.eval()
@@ -222,7 +287,12 @@ class Known:
     id: int
     name: str
     n: int
-    counts: tuple[int, ...] | None
+    counts: tuple[int, ...] | None  # None where it keeps them for itself
+
+    @property
+    def disclosed(self) -> str:
+        """What it told of its data: n alone, or the samples of each class too."""
+        return "n" if self.counts is None else "counts"
 
 
 @dataclass(frozen=True)
@@ -234,27 +304,29 @@ class Upload:
     message: Message
 
 
+def _no_samples(task: Task, device: torch.device) -> Samples:
+    return Samples.of(torch.empty(0, *task.shape, device=device), torch.empty(0, dtype=torch.int64, device=device))
+
+
 class Server(Site):
     """The server between rounds: the shared model, its own state, and what it knows of the clients."""
 
-    def __init__(self, resident: Resident, task: Task, clients: Sequence[Known], weighting: str, shared: Slice):
+    def __init__(
+        self,
+        resident: Resident,
+        task: Task,
+        clients: Sequence[Known],
+        weighting: str,
+        shared: Slice,
+        public: Samples | None = None,
+    ):
         super().__init__(resident, task, 0, -1)
-        self.clients, self.weighting, self.shared = {c.id: c for c in clients}, weighting, shared
+        self.public = public or _no_samples(task, resident.device)  # split.public of them, in nobody's test set
+        self.clients, self.weighting, self.slice = {c.id: c for c in clients}, weighting, shared
         self.state = State()
-        self.common = resident.initial.copy()
+        self.shared = resident.initial.copy()
         self.records: dict[str, np.ndarray] = {}
         self.said: list[str] = []
-        self._parts: dict[str, tuple[Tensor, Tensor]] = {}
-
-    @property
-    def params(self) -> Params:
-        """The shared model."""
-        return self.common
-
-    @params.setter
-    def params(self, value: Params) -> None:
-        self.common = value
-        self._parts.clear()
 
     @property
     def class_counts(self) -> list[int]:
@@ -265,27 +337,27 @@ class Server(Site):
     def part(self, part: Slice) -> tuple[Tensor, Tensor]:
         """A slice of the shared model to send; gathered once until the model changes."""
         if part.text not in self._parts:
-            self._parts[part.text] = self.common.get(part)
+            self._parts[part.text] = self.shared.get(part)
         return self._parts[part.text]
 
-    def weights(self, uploads: Sequence[Upload]) -> Tensor:
-        """p_k of these uploads under the run's weighting."""
-        return shares([u.n for u in uploads], self.weighting)
+    def weights(self, uploads: Sequence[Upload], weighting: str | None = None) -> Tensor:
+        """p_k of these uploads under the run's weighting, or another."""
+        return shares([u.n for u in uploads], weighting or self.weighting)
 
-    def average(self, uploads: Sequence[Upload], name: str = "w") -> Any:
+    def average(self, uploads: Sequence[Upload], name: str = "w", weighting: str | None = None) -> Any:
         """The weighted average of a field; for the model's slice, the shared model with that slice replaced."""
         rows = [u.message[name] for u in uploads]
-        mean = average(rows, self.weights(uploads))
-        # integer buffers are never averaged: the first contributor's are taken (methods.md 0.1)
+        mean = average(rows, self.weights(uploads, weighting))
+        # integer buffers are never averaged: the first contributor's are taken (docs/changed-from-papers.md)
         return self.model_of(uploads[0], mean) if name == "w" else mean
 
     def model_of(self, upload: Upload, floats: Tensor | None = None) -> Params:
         """An upload as a whole model: the shared one with the slice it sent; new floats may stand for its own."""
-        integers = upload.message.get("w.integers", self.common.integers[:0])
-        if floats is not None and self.common.layout.is_whole(self.shared):
-            return Params(self.common.layout, floats, integers.clone())
-        params = self.common.copy()
-        params.put(self.shared, upload.message["w"] if floats is None else floats, integers)
+        integers = upload.message.get("w.integers", self.shared.integers[:0])
+        if floats is not None and self.shared.layout.is_whole(self.slice):
+            return Params(self.shared.layout, floats, integers.clone())
+        params = self.shared.copy()
+        params.put(self.slice, upload.message["w"] if floats is None else floats, integers)
         return params
 
     def say(self, text: str) -> None:

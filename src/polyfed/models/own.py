@@ -161,6 +161,16 @@ class Held(Own):
         return f"model '{self.key}'"
 
 
+def given(key: str) -> Any:
+    """The object of this process that a key stands for."""
+    return models.build({"name": Held.name, "key": key}, "model").source()
+
+
+def give(key: str, source: Any) -> None:
+    """Have an object of another process here, under the key it has there."""
+    _held[key] = source
+
+
 def hold(source: Any, head: str | None = None, listens: tuple[str, ...] = ()) -> Model:
     """The description of a module given from Python: an instance, a class or a factory.
 

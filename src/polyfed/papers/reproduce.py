@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from polyfed.comparison.folder import ComparisonFolder, Found
 from polyfed.comparison.grid import Grid, make_grid
 from polyfed.comparison.run import run_cells
+from polyfed.comparison.standing import own_seconds
 from polyfed.config import Tree, read_yaml, unflatten
-from polyfed.engine.rounds import Watch
 from polyfed.errors import PolyfedError, UsageError, did_you_mean
 from polyfed.measure.metrics import none_if_nan
+from polyfed.measure.watch import Watch
 from polyfed.registry import explain
 from polyfed.report.forms import Table
 from polyfed.report.tables import PERCENT, Column, at, comparison_table
@@ -110,8 +111,8 @@ class TableFound:
 
     @property
     def minutes(self) -> float:
-        """What the finished cells took together."""
-        return sum(one.summary["seconds"]["total"] for one in self.found) / 60
+        """What the finished cells took, as if one had run after the other."""
+        return sum(own_seconds(one.summary) for one in self.found) / 60
 
     def table(self) -> Table:
         """Its rows and columns."""
@@ -119,20 +120,20 @@ class TableFound:
         return comparison_table(self.found, columns=self.recipe.table_columns(), notes=notes)
 
 
-def reproduce(paper: str, out: Path, watch: Watch) -> dict[str, TableFound]:
-    """Run what is missing under `out`, then say what was found."""
+def reproduce(paper: str, out: Path, watch: Watch, who: Tree | None = None) -> dict[str, TableFound]:
+    """Run what is missing under `out`, then say what was found; `who` may hold a comparison's `jobs` and `share`."""
     made = {}
     for name, recipe in recipes(paper).items():
-        folder = ComparisonFolder.open(grid_of(recipe), out / name, grows=True)
+        folder = ComparisonFolder.open(grid_of(recipe, who), out / name, grows=True)
         failures = run_cells(folder, watch)
         made[name] = judged(recipe, folder.found(), failures)
     return made
 
 
-def grid_of(recipe: Recipe) -> Grid:
+def grid_of(recipe: Recipe, who: Tree | None = None) -> Grid:
     """A recipe is a grid: its rows are labelled, what they share is the experiment."""
     rows = [{"name": label, **row.keys} for label, row in recipe.rows.items()]
-    return make_grid({**unflatten(recipe.experiment), "rows": rows, "seeds": recipe.seeds})
+    return make_grid({**unflatten(recipe.experiment), "rows": rows, "seeds": recipe.seeds, **(who or {})})
 
 
 def judged(recipe: Recipe, found: list[Found], failures: dict[str, PolyfedError]) -> TableFound:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from polyfed.parts.chunks import in_chunks, ranges
+
 BLOCK = 1 << 18  # numbers: the sum stays in the cache, rows are read at full speed; stacking them would cost more
 
 
@@ -15,13 +17,19 @@ def shares(sizes: Sequence[int], weighting: str) -> Tensor:
     return torch.tensor([v / total for v in values], dtype=torch.float32)
 
 
-def average(rows: Sequence[Tensor], weights: Tensor) -> Tensor:
-    """sum_k p_k row_k for rows of one shape; a block at a time, so that the sum stays in the cache."""
+def average(rows: Sequence[Tensor], weights: Tensor, less: Sequence[Tensor] | None = None) -> Tensor:
+    """sum_k p_k row_k for rows of one shape, or of what they are more than others; block by block, on all cores."""
     flat, each = [row.reshape(-1) for row in rows], weights.tolist()
+    start = None if less is None else [row.reshape(-1) for row in less]
     made = torch.empty_like(flat[0])
-    for start in range(0, len(made), BLOCK):
-        here = slice(start, start + BLOCK)
-        total = torch.mul(flat[0][here], each[0], out=made[here])
-        for row, weight in zip(flat[1:], each[1:], strict=True):
-            total.add_(row[here], alpha=weight)
+
+    def add_up(here: slice) -> None:
+        def part(k: int) -> Tensor:
+            return flat[k][here] if start is None else flat[k][here] - start[k][here]
+
+        total = torch.mul(part(0), each[0], out=made[here])
+        for k in range(1, len(flat)):
+            total.add_(part(k), alpha=each[k])
+
+    in_chunks(add_up, ranges(len(made), BLOCK, len(made)))
     return made.view(rows[0].shape)

@@ -1,15 +1,16 @@
 """BAVD, biased activation value dropout (MuPFL 3.3): a layer that masks what its map of past activations calls weak.
 
-Readings (methods.md 1.2): psi is the fall of the loss, so that a useful activation grows the map; the map of the step
-before masks, because psi needs the loss of the pass it would mask; maps are means over the batch. A map is kept as
-rows, one per slice that is compared with its own mean: a channel, all channels together, or a whole feature vector.
+Readings: psi is the fall of the loss, so that a useful activation grows the map; the map of the step before masks,
+because psi needs the loss of the pass it would mask; maps are means over the batch. A map is kept as rows, one per
+slice that has a threshold of its own: a channel, all channels together, or a whole feature vector. What is compared
+with that threshold is the activation value, as in the text (`compare="activation"`), or its place in the map.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,17 +23,24 @@ from polyfed.parts.fit import Order, shuffled
 
 
 class BAVD(nn.Module):
-    """Keeps a map M of what it saw in this round; in training it zeroes what lies below the mean of the map."""
+    """Keeps a map M of what it saw in this round; in training it zeroes what lies below the mean of the map.
+
+    `soft` keeps a value with the probability .5 + .5 M instead (M from 0 to 1), drawn from torch's generator, which
+    follows the key of the work. `inverse` divides what is left by the share of values that were kept, as dropout does.
+    """
 
     def __init__(
         self,
         psi: Literal["improvement", "printed"] = "improvement",
         granularity: Literal["channel", "spatial"] = "channel",
-        compare: Literal["map", "activation"] = "map",
+        compare: Literal["activation", "map"] = "activation",
         keep_ratio: float | None = None,
+        soft: bool = False,
+        inverse: bool = False,
     ):
         super().__init__()
         self.psi, self.granularity, self.compare, self.keep_ratio = psi, granularity, compare, keep_ratio
+        self.soft, self.inverse = soft, inverse
         self.reset()
 
     def reset(self) -> None:
@@ -42,10 +50,11 @@ class BAVD(nn.Module):
         self._seen: Tensor | None = None
 
     def forward(self, h: Tensor) -> Tensor:
+        """The activations, masked while training; unchanged in testing."""
         if not self.training:
             return h
         self._seen = self.rows(h.detach().mean(0))  # before the mask
-        return h if self.map is None else h * self.mask(h)
+        return h if self.map is None else self.masked(h)
 
     def rows(self, seen: Tensor) -> Tensor:
         """A sample's activations as slices: a row per channel, one for all channels, or the feature vector."""
@@ -53,25 +62,38 @@ class BAVD(nn.Module):
             return seen[None]
         return seen.flatten(1).mean(0, keepdim=True) if self.granularity == "spatial" else seen.flatten(1)
 
+    def masked(self, h: Tensor) -> Tensor:
+        """What is kept of the activations, divided by the share that is kept where `inverse` asks for it."""
+        keep = self.mask(h)
+        return h * keep / keep.float().mean().clamp(min=1e-12) if self.inverse else h * keep
+
     def mask(self, h: Tensor) -> Tensor:
-        """True where the map (or the activation) is at least the mean of the normalised map, slice by slice."""
+        """True or 1 where a value is kept, slice by slice; a slice whose map is constant is kept whole."""
         assert self.map is not None
         low, high = self.map.aminmax(dim=1, keepdim=True)
         flat = low == high  # nothing to tell apart: nothing is masked
-        if self.compare == "activation" and self.keep_ratio is None:
-            one_per_slice = (-1, *[1] * (h.dim() - 2))
-            return (h >= normalised(self.map).mean(1).view(one_per_slice)) | flat.view(one_per_slice)
-        if self.keep_ratio is None:  # min-max is affine: comparing M with mean(M) is the same
-            keep = self.map >= torch.minimum(self.map.mean(1, keepdim=True), high)
-        else:
+        per_slice, per_position = (-1, *[1] * (h.dim() - 2)), (-1, *h.shape[2:])
+        if self.soft:
+            chance = 0.5 + 0.5 * between(self.map, low, high)
+            return (torch.rand_like(h) < chance.view(per_position)) | flat.view(per_slice)
+        if self.keep_ratio is not None:
             best = self.map.topk(max(1, round(self.keep_ratio * self.map.shape[1])), dim=1).indices
             keep = torch.zeros_like(self.map, dtype=torch.bool).scatter(1, best, True)
-        return (keep | flat).view(-1, *h.shape[2:])
+        elif self.compare == "activation":
+            floor = between(self.map, low, high).mean(1).masked_fill(flat[:, 0], -torch.inf)
+            # as numbers: a product with truth values would turn them into numbers twice, forward and backward
+            return torch.ge(h.detach(), floor.view(per_slice), out=torch.empty_like(h))
+        else:  # min-max is affine: comparing M with mean(M) is the same
+            keep = self.map >= torch.minimum(self.map.mean(1, keepdim=True), high)
+        return (keep | flat).view(per_position)
 
     def after_step(self, loss: Tensor) -> None:
         """Eq. 6: M(0) = h(0), M(l) = M(l - 1) + psi(l) h(l); a frozen layer saw nothing, a NaN loss says nothing."""
-        seen, self._seen = self._seen, None
-        if seen is None or not torch.isfinite(loss):
+        seen = self._seen
+        if seen is None:  # asked first: a head is tuned in many steps, and a module's attributes are slow to set
+            return
+        self._seen = None
+        if not torch.isfinite(loss):
             return
         if self.map is None or self.loss is None:
             self.map = seen
@@ -83,15 +105,19 @@ class BAVD(nn.Module):
 
 def normalised(rows: Tensor) -> Tensor:
     """Each row from 0 to 1."""
-    low, high = rows.aminmax(dim=1, keepdim=True)
+    return between(rows, *rows.aminmax(dim=1, keepdim=True))
+
+
+def between(rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Values as shares of the way from the low to the high."""
     return (rows - low) / (high - low + 1e-12)
 
 
-def listen(model: Net, *options: Any) -> Net:
-    """Put a BAVD layer behind every place where the model lets it listen; weights keep their names."""
+def listen(model: Net, make: Callable[[], nn.Module] = BAVD) -> Net:
+    """Put a layer (BAVD, or the dropout it replaces) behind every place that may have one; weights keep their names."""
     for name in model.listens:
         place = model.get_submodule(name)
-        place.add_module("bavd", BAVD(*options))
+        place.add_module("bavd", make())
         if not isinstance(place, nn.Sequential):  # a sequence runs it as its last layer
             place.register_forward_hook(_masked)
     return model
@@ -112,13 +138,13 @@ def mapping(model: nn.Module, reset: Literal["round", "epoch", "never"], memory:
     listening = layers(model) if reset == "never" else []
     for i, layer in enumerate(listening):
         layer.map, layer.loss = memory.get(f"map_{i}"), memory.get(f"map_loss_{i}")
-    yield partial(_again, model) if reset == "epoch" else shuffled
+    yield partial(_reset_and_shuffled, model) if reset == "epoch" else shuffled
     for i, layer in enumerate(listening):
         if layer.map is not None and layer.loss is not None:
             memory[f"map_{i}"], memory[f"map_loss_{i}"] = layer.map, layer.loss
 
 
-def _again(model: nn.Module, samples: Samples, rng: np.random.Generator) -> Tensor:
+def _reset_and_shuffled(model: nn.Module, samples: Samples, rng: np.random.Generator) -> Tensor:
     """`shuffled`, and the maps start again: an epoch asks for its order when it begins."""
     for layer in layers(model):
         layer.reset()

@@ -1,4 +1,4 @@
-"""Grouping clients: ACMU's k-means on similarities, DistFL's threshold on divergences, and who has which model."""
+"""Grouping clients: ACMU's k-means on similarities, DistFL's dendrogram of divergences, and who has which model."""
 
 import math
 import warnings
@@ -10,40 +10,68 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyfed.message import State
+from polyfed.message import State, digest_of
 from polyfed.params import Params
 from polyfed.parts.average import average, shares
+from polyfed.parts.chunks import in_chunks, ranges
 
 PAIRED = 128  # rows whose products are taken together
+CHUNKS = 16  # of the columns of a Gram matrix; each has a sum of its own
+EQUAL = 1e-12  # models whose divergence is not above this are the same but for rounding
+FEW, FEW_RATIO = 5, 3.0  # so few clients need so large a ratio: by chance theirs are larger
+PATIENCE = 5  # one cluster so often in a row ends the search for more
+Linkage = Literal["average", "components", "greedy"]
 
 # ---- ACMU (MuPFL 3.4)
 
 
-def cosines(rows: Sequence[Tensor] | Tensor) -> Tensor:
-    """Cosine of every pair of rows; 0 with a zero row, its own too."""
-    products = inner_products(rows)
+def cosines(rows: Sequence[Tensor] | Tensor, less: Sequence[Tensor] | None = None) -> Tensor:
+    """Cosine of every pair of rows, or of what they are more than others; 0 with a zero row, its own too."""
+    products = inner_products(rows, less=less)
     lengths = products.diag().sqrt().clamp(min=torch.finfo(torch.float64).tiny)
     return products / lengths[:, None] / lengths
 
 
-def inner_products(rows: Sequence[Tensor] | Tensor, centred: bool = False, side: int = 1 << 12) -> Tensor:
-    """The Gram matrix in doubles: some columns at a time, and only the pairs above the diagonal."""
-    found = torch.zeros(len(rows), len(rows), dtype=torch.double)
-    room = torch.empty(len(rows), side, dtype=torch.double)  # reused: fresh memory costs as much as copying
-    for start in range(0, len(rows[0]), side):
-        some = room[:, : len(rows[0]) - start]
-        for here, row in zip(some, rows, strict=True):
-            here.copy_(row[start : start + side])
-        if centred:
-            some -= some.mean(0)
-        for i in range(0, len(rows), PAIRED):
-            found[i : i + PAIRED, i:].addmm_(some[i : i + PAIRED], some[i:].T)
-    return found.triu() + found.triu(1).T
+def inner_products(
+    rows: Sequence[Tensor] | Tensor,
+    centred: bool = False,
+    side: int = 1 << 12,
+    less: Sequence[Tensor] | None = None,
+) -> Tensor:
+    """The Gram matrix in doubles, of the rows or of the differences from others, without a copy of them all.
+
+    Some columns are taken at a time, and only the pairs above the diagonal. Cores share the columns.
+    """
+
+    def over(columns: slice) -> Tensor:
+        found = torch.zeros(len(rows), len(rows), dtype=torch.double)
+        room = torch.empty(len(rows), side, dtype=torch.double)  # reused: fresh memory costs as much as copying
+        for start in range(columns.start, columns.stop, side):
+            here = slice(start, min(start + side, columns.stop))
+            some = room[:, : here.stop - here.start]
+            for i, row in enumerate(rows):
+                some[i] = row[here] if less is None else row[here] - less[i][here]
+            if centred:
+                some -= some.mean(0)
+            for i in range(0, len(rows), PAIRED):
+                found[i : i + PAIRED, i:].addmm_(some[i : i + PAIRED], some[i:].T)
+        return found
+
+    total, *others = in_chunks(over, ranges(len(rows[0]), side, CHUNKS))
+    for found in others:
+        total += found
+    return total.triu() + total.triu(1).T
 
 
-def similarity(updates: Sequence[Tensor] | Tensor, maps: Tensor | None, alpha: float) -> Tensor:
-    """Eq. 8: alpha cos(dw_i, dw_j) + (1 - alpha) cos(M_i, M_j); without maps only the updates count."""
-    return cosines(updates) if maps is None else alpha * cosines(updates) + (1 - alpha) * cosines(maps)
+def similarity(updates: Tensor, maps: Tensor | None, alpha: float) -> Tensor:
+    """Eq. 8, from cosines: alpha cos(dw_i, dw_j) + (1 - alpha) cos(M_i, M_j); without maps only the updates count."""
+    return updates if maps is None else alpha * updates + (1 - alpha) * maps
+
+
+def spread(cosines: Tensor) -> list[float]:
+    """Smallest, mean, largest and standard deviation of the cosines of different clients; nothing of a single one."""
+    apart = cosines[tuple(torch.triu_indices(len(cosines), len(cosines), 1))]
+    return torch.stack([apart.min(), apart.mean(), apart.max(), apart.std(correction=0)]).tolist() if len(apart) else []
 
 
 def embedding(gram: Tensor) -> np.ndarray:
@@ -124,13 +152,20 @@ def group(
     return group_adaptively(gram, least, most, seed) if kappa == "adaptive" else group_fixed(points, kappa, seed)
 
 
-def cluster_update(starts: Sequence[Tensor], updates: Sequence[Tensor], grouping: Grouping) -> list[Tensor]:
-    """Eq. 14: every model moves by the mean update of its cluster, instead of its own."""
+def cluster_update(starts: Sequence[Tensor], trained: Sequence[Tensor], grouping: Grouping) -> list[Tensor]:
+    """Eq. 14: every model moves from its start by the mean update of its cluster, instead of its own.
+
+    Members of a cluster that started from one tensor share what they become.
+    """
     moved = list(starts)
     for members in grouping.members():
-        mean = average([updates[i] for i in members], shares([1] * len(members), "uniform"))
-        for i in members:
-            moved[i] = starts[i] + mean
+        mine = [moved[i] for i in members]
+        mean = average([trained[i] for i in members], shares([1] * len(members), "uniform"), less=mine)
+        made: dict[int, Tensor] = {}
+        for i, start in zip(members, mine, strict=True):
+            if id(start) not in made:
+                made[id(start)] = start + mean
+            moved[i] = made[id(start)]
     return moved
 
 
@@ -152,81 +187,112 @@ def divergences(responses: Tensor) -> Tensor:
     return ((each + each.T) / 2).clamp(min=0).fill_diagonal_(0)
 
 
-@dataclass
-class Threshold:
-    """Where similar ends; infinite for a single cluster."""
-
-    value: float
-    gap: float = 0.0
-    second: float = 0.0
-    spread: float = 1.0  # largest over smallest divergence
+def divergences_from(one: Tensor, others: Tensor) -> Tensor:
+    """Eq. 6, symmetrised, of one model's responses [z, C] from each of some others'."""
+    return ((one - others) * (one.log() - others.log())).sum((1, 2)) / (2 * len(one))
 
 
-def automatic_threshold(sim: Tensor, min_log_gap: float) -> Threshold:
-    """The widest gap between sorted log-divergences that leaves everybody a partner and can isolate one client."""
-    count = len(sim)
-    if count < 2:
-        return Threshold(math.inf)
-    pairs = sim[tuple(torch.triu_indices(count, count, 1))].clamp(min=1e-12).log().sort().values
-    least, most = math.ceil(count / 2), len(pairs) - (count - 1)  # how many values may lie below the cut
-    gaps = sorted(((float(pairs[i] - pairs[i - 1]), i) for i in range(least, most + 1)), reverse=True)
-    (gap, at), (second, _) = (*gaps, (0.0, 0), (0.0, 0))[:2]
-    spread = math.exp(float(pairs[-1] - pairs[0]))
-    wide = at > 0 and gap >= min_log_gap
-    return Threshold(math.exp(float(pairs[at - 1] + pairs[at]) / 2) if wide else math.inf, gap, second, spread)
+def canonical_order(responses: Tensor) -> list[int]:
+    """An order of the models that their responses alone decide, whoever's they are."""
+    return sorted(range(len(responses)), key=lambda i: digest_of(responses[i].numpy().tobytes()))
 
 
-def link(sim: Tensor, threshold: float, greedy: bool) -> list[int]:
-    """Groups of those closer than the threshold: connected components, or the paper's greedy pass."""
-    near = sim < threshold
-    labels = [-1] * len(sim)
-    for i in range(len(sim)):
-        if labels[i] < 0:
-            number = max(labels) + 1
-            for j in near[i].nonzero().flatten().tolist() if greedy else _reach(near, i):
-                labels[j] = number if labels[j] < 0 else labels[j]
-            labels[i] = number
-    return labels
+def dendrogram(sim: Tensor, method: Literal["average", "single"] = "average") -> np.ndarray:
+    """Scipy's tree of mergers, a row each in order of height: two clusters, the height, the size."""
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
+
+    return linkage(squareform(sim.numpy(), checks=False), method) if len(sim) > 1 else np.empty((0, 4))
 
 
-def _reach(near: Tensor, start: int) -> list[int]:
-    found, edge = {start}, [start]
-    while edge:
-        edge = sorted(set(near[edge].any(0).nonzero().flatten().tolist()) - found)
-        found.update(edge)
-    return sorted(found)
+def height_ratios(heights: Sequence[float]) -> dict[int, float]:
+    """r_k = h_{N-k+1} / h_{N-k} for k = 2 .. N/2: how much farther apart k clusters are than what they are made of.
+
+    There is no r_k where everything in the k clusters is equal: it would be infinite, however near the clusters are.
+    """
+    count = len(heights) + 1
+    steps = {k: (heights[count - k - 1], heights[count - k]) for k in range(2, count // 2 + 1)}
+    return {k: above / below for k, (below, above) in steps.items() if below > EQUAL}
+
+
+def best_first(ratios: dict[int, float]) -> list[int]:
+    """Numbers of clusters by falling ratio; the smaller of two with the same."""
+    return sorted(ratios, key=lambda k: (-ratios[k], k))
+
+
+def automatic_threshold(heights: Sequence[float], min_ratio: float) -> float:
+    """Between the two heights with the largest ratio, as a geometric mean; infinite where no ratio is large enough."""
+    ratios, count = height_ratios(heights), len(heights) + 1
+    needed = max(min_ratio, FEW_RATIO) if count <= FEW else min_ratio
+    best = next(iter(best_first(ratios)), 0)
+    return math.sqrt(heights[count - best] * heights[count - best - 1]) if ratios.get(best, 0) >= needed else math.inf
+
+
+def link(sim: Tensor, threshold: float, linkage: Linkage) -> list[int]:
+    """Groups of those closer than the threshold: by mean divergence, by any chain of pairs, or by a greedy pass."""
+    if linkage == "greedy":
+        return _greedy(sim < threshold)
+    from scipy.cluster.hierarchy import fcluster
+
+    tree = dendrogram(sim, "average" if linkage == "average" else "single")
+    below = math.nextafter(threshold, 0)  # who is exactly at the threshold is not closer
+    return as_they_come(fcluster(tree, below, "distance").tolist()) if len(tree) else [0] * len(sim)
+
+
+def _greedy(near: Tensor) -> list[int]:
+    """The paper's pass: the first model that is left takes everyone near it who is left."""
+    labels = [-1] * len(near)
+    for i in range(len(near)):
+        for j in [i, *near[i].nonzero().flatten().tolist()] if labels[i] < 0 else []:
+            labels[j] = i if labels[j] < 0 else labels[j]
+    return as_they_come(labels)
+
+
+def as_they_come(labels: Sequence[int]) -> list[int]:
+    """The same groups, numbered from 0 in order of appearance."""
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    return [numbers[label] for label in labels]
 
 
 @dataclass
 class Partition(Labelled):
-    """Groups by divergence, where the line was drawn, and what to say about it."""
+    """Groups by divergence, where the line was drawn, and how clear it was."""
 
-    threshold: Threshold
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether all are together for want of a wide gap, though their divergences differ."""
-        return self.threshold.value == math.inf and self.threshold.spread > 10
+    threshold: float
+    ratios: dict[int, float] = field(default_factory=dict)  # r_k by number of clusters
 
     def lines(self) -> list[str]:
         """For the log."""
-        limit = self.threshold
-        said = [f"{self.kappa} clusters; threshold {limit.value:.3g}, log-gap {limit.gap:.2f}, next {limit.second:.2f}"]
-        if self.doubtful:
-            said.append(f"one cluster, though divergences differ {limit.spread:.0f}-fold: no gap between them is wide")
+        sizes = ", ".join(map(str, sorted(map(len, self.members()), reverse=True)))
+        said = f"{self.kappa} clusters of {sizes} clients" if self.kappa > 1 else "one cluster: this is FedAvg"
+        best = [f"{self.ratios[k]:.2f} at k={k}" for k in best_first(self.ratios)[:2]]
+        ratios = f"best ratio {', next '.join(best)}" if best else "too few different models for a ratio"
+        lines = [f"{said}; {ratios}; threshold {self.threshold:.3g}"]
         if self.kappa == len(self.labels) > 1:
-            said.append("every client is a cluster of its own: this is local training")
-        return said
+            lines.append("every client is a cluster of its own: this is local training")
+        return lines
+
+
+def cut(sim: Tensor, threshold: float | Literal["auto"], min_ratio: float, linkage: Linkage) -> Partition:
+    """The clusters of a matrix of divergences."""
+    heights = dendrogram(sim)[:, 2].tolist()
+    limit = automatic_threshold(heights, min_ratio) if threshold == "auto" else threshold
+    return Partition(link(sim, limit, linkage), limit, height_ratios(heights))
 
 
 def partition(
-    sim: Tensor, threshold: float | Literal["auto"], min_log_gap: float, linkage: Literal["components", "greedy"]
-) -> Partition:
-    """The clusters of a matrix of divergences."""
-    limit = automatic_threshold(sim, min_log_gap)
-    if threshold != "auto":
-        limit = replace(limit, value=threshold)
-    return Partition(link(sim, limit.value, linkage == "greedy"), limit)
+    responses: Tensor, threshold: float | Literal["auto"], min_ratio: float, linkage: Linkage
+) -> tuple[Partition, Tensor]:
+    """The clusters of models by their responses [N, z, C], and the divergences they were made from.
+
+    Everything is computed in an order that the responses fix, so that equal divergences are resolved alike for every
+    order of the clients.
+    """
+    order = canonical_order(responses)
+    back = np.argsort(order).tolist()
+    sim = divergences(responses[order])
+    found = cut(sim, threshold, min_ratio, linkage)
+    return replace(found, labels=as_they_come([found.labels[i] for i in back])), sim[back][:, back]
 
 
 # ---- who has which model
@@ -244,8 +310,8 @@ class Clusters:
         state.model_0, state.opened = params, 1
         state.assigned = torch.zeros(clients, dtype=torch.int64)
         state.placed = torch.ones(clients, dtype=torch.int64)
-        state.partition = torch.full((clients,), -1)  # as it was found last; -1 for who was absent
-        state.clustered = state.stable = 0
+        state.partition = torch.full((clients,), -1)  # as it was found last; -1 for who was absent, and in one cluster
+        state.clustered = state.stable = state.undivided = 0  # the last: one cluster how often in a row
 
     def of(self, client: int) -> int:
         """The number of a client's cluster."""
@@ -295,13 +361,34 @@ class Clusters:
             else:
                 self.open(group, self.model(group[0]))
 
-    def settle(self, clients: Sequence[int], found: Partition) -> None:
-        """Take up a partition of these clients; it is stable when it is the one before and not for want of a gap."""
+    def settle(self, clients: Sequence[int], responses: Tensor, found: Partition) -> None:
+        """Take up a partition of these clients and keep their responses, for those who come later."""
         self.regroup([[clients[i] for i in members] for members in found.members()])
-        now = torch.full_like(self.state.partition, -1)
-        now[list(clients)] = torch.tensor(found.labels)
-        self.state.stable = int(torch.equal(now, self.state.partition) and not found.doubtful)
-        self.state.partition, self.state.threshold, self.state.clustered = now, found.threshold.value, 1
+        state, now, one = self.state, torch.full_like(self.state.partition, -1), found.kappa == 1
+        if not one:
+            now[list(clients)] = torch.tensor(found.labels)
+        state.undivided = state.undivided + 1 if one else 0
+        state.stable = int(state.undivided >= PATIENCE or agree(now, state.partition))
+        state.partition, state.threshold, state.clustered = now, found.threshold, 1
+        state.responses = responses.new_ones(len(now), *responses.shape[1:])
+        state.responses[list(clients)] = responses
+
+    def nearest(self, responses: Tensor) -> int | None:
+        """The cluster from whose members these responses diverge least, in the mean; None where that is too much."""
+        here = self.state.placed == 1
+        apart = divergences_from(responses, self.state.responses[here])
+        means = {n: float(apart[self.state.assigned[here] == n].mean()) for n in self.known()}
+        near = [n for n in means if means[n] < self.state.threshold]
+        return min(near, key=lambda n: means[n], default=None)
+
+    def join(self, client: int, responses: Tensor, params: Params) -> None:
+        """Place a client that was absent: in the nearest cluster, or in one of its own that starts with its model."""
+        number = self.nearest(responses)
+        if number is None:
+            self.open([client], params)
+        else:
+            self.place(client, number)
+        self.state.responses[client] = responses
 
     def forget(self) -> list[int]:
         """Drop the models nobody is given; the numbers of the others."""
@@ -309,3 +396,10 @@ class Clusters:
         for name in [n for n in self.state if n.startswith("model_") and int(n[6:]) not in used]:
             del self.state[name]
         return used
+
+
+def agree(one: Tensor, other: Tensor) -> bool:
+    """Whether two partitions group the clients alike that both know (-1: unknown); one such client is no evidence."""
+    both = (one >= 0) & (other >= 0)
+    one, other = one[both], other[both]
+    return len(one) > 1 and torch.equal(one[:, None] == one, other[:, None] == other)

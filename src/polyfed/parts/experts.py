@@ -31,6 +31,7 @@ class Experts(Ensemble):
         self.register_buffer("factors", factors)  # s_m per class of its group
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits: every class from its group's expert and the global branch."""
         shared = self.trunk(x)
         z = self.branch(shared)
         out = torch.full_like(z, float("-inf")) if self.mask else z.clone()
@@ -40,10 +41,12 @@ class Experts(Ensemble):
         return out
 
     def plan(self) -> dict[str, Any]:
+        """What `planned` needs to build it again."""
         classes = len(self.get_buffer("factors"))
         return {"groups": self.groups, "lam": self.lam, "mask": self.mask, "classes": classes}
 
     @classmethod
     def planned(cls, plan: dict[str, Any], make: Callable[[], Net]) -> "Experts":
+        """Build it again from a plan; its weights are loaded afterwards."""
         experts = [make() for _ in plan["groups"]]
         return cls(make(), experts, plan["groups"], torch.ones(plan["classes"]), plan["lam"], plan["mask"])

@@ -1,8 +1,9 @@
 """The one training loop: batches x step."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import torch
@@ -10,9 +11,11 @@ from torch import Tensor
 
 from polyfed.config import Train
 from polyfed.data.samples import Samples
-from polyfed.params import Slice
+from polyfed.params import Params, Slice
+from polyfed.parts import closed_form
 from polyfed.parts.resident import Batch, Resident
-from polyfed.parts.steps import Grads, Step
+from polyfed.parts.steps import Grads, Step, sgd
+from polyfed.parts.trained import of_model, of_tensors
 
 Loss = Callable[[Batch], Tensor]
 Augment = Callable[[Tensor], Tensor]
@@ -45,10 +48,15 @@ class Tally:
     travelled: float = 0.0
     losses: list[Tensor] = field(default_factory=list)  # of every step; read when all are taken, not in between
 
+    def add(self, other: "Tally") -> None:
+        """Count what another counted."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
     def numbers(self) -> dict[str, float]:
         """As plain numbers; the loss is the mean over steps."""
         return {
-            "loss": math.fsum(map(float, self.losses)) / len(self.losses) if self.losses else math.nan,
+            "loss": math.fsum(torch.stack(self.losses).tolist()) / len(self.losses) if self.losses else math.nan,
             "steps": self.steps,
             "samples": self.samples,
             "skipped_batches": self.skipped_batches,
@@ -62,24 +70,35 @@ class Stream:
     def __init__(self, samples: Samples, size: int, order: Order, draw: Draw, augment: Augment | None):
         self.samples, self.size, self.order, self.draw, self.augment = samples, size, order, draw, augment
         self.per_epoch = math.ceil(len(samples) / size)
-        self._batches = self._run()
+        self._epoch, self._order, self._at = 0, torch.empty(0), 0
+        self._rows: tuple[Tensor, ...] = (torch.empty(0),)  # gathered ahead, from this position of the order on
+        self._from = 0
 
     def __next__(self) -> tuple[Tensor, Tensor, Tensor]:
-        return next(self._batches)
+        index = self.positions(1)
+        x, y = self._gathered(self._at - len(index), self._at)
+        return self.augment(x) if self.augment is not None and self.samples.cut is None else x, y, index
 
-    def _run(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        epoch = 0
-        block = max(1, GATHER // (4 * self.samples.pool.x[0].numel() * self.size)) * self.size
-        while True:
-            order = self.order(self.samples, self.draw(epoch)).to(self.samples.rows.device)
-            for positions in order.split(block):
-                parts = (part.split(self.size) for part in (*self.samples.take(positions), positions))
-                for x, y, index in zip(*parts, strict=True):
-                    yield self._augmented(x), y, index
-            epoch += 1
+    def positions(self, most: int) -> Tensor:
+        """The positions of the next batches in one piece: at most so many, fewer where the epoch ends."""
+        if self._at == len(self._order):
+            self._order = self.order(self.samples, self.draw(self._epoch)).to(self.samples.rows.device)
+            self._epoch, self._at, self._rows = self._epoch + 1, 0, (torch.empty(0),)
+        found = self._order[self._at : self._at + most * self.size]
+        self._at += len(found)
+        return found
 
-    def _augmented(self, x: Tensor) -> Tensor:
-        return self.augment(x) if self.augment is not None and self.samples.cut is None else x
+    def batches_in_cache(self, rows: Tensor) -> int:
+        """How many batches of such rows are gathered at a time, at least one."""
+        return max(1, GATHER // (4 * rows[0].numel() * self.size))
+
+    def _gathered(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        if not self._from <= start < self._from + len(self._rows[0]):
+            ahead = self.batches_in_cache(self.samples.pool.x) * self.size
+            self._rows, self._from = self.samples.take(self._order[start : start + ahead]), start
+        here = slice(start - self._from, stop - self._from)
+        x, y = self._rows
+        return x[here], y[here]
 
 
 class Fit:
@@ -92,35 +111,50 @@ class Fit:
         stream: Stream,
         rule: Train,
         lr: float,
-        train: Slice,
+        train: Slice | Sequence[Tensor],
         bn: str,
         correct: Correct | None,
         tally: Tally,
-        velocities: dict[str, Tensor],
+        kept: dict[str, Tensor],
     ):
         self.resident, self.loss, self.stream, self.rule, self.lr = resident, loss, stream, rule, lr
-        self.correct, self.tally = correct, tally
-        chosen = resident.choose(train, bn)
-        self.parameters = [p for _, p, _ in chosen]
+        self.correct, self.tally, self._kept = correct, tally, kept
+        self.trained = of_model(resident, train, bn) if isinstance(train, Slice) else of_tensors(resident, train)
+        self.parameters = self.trained.parameters
         self.values = [p.detach() for p in self.parameters]  # the same memory, outside of autograd
-        self.grad, self._grads = resident.grad, [view for _, _, view in chosen]
-        moving = chosen if rule.momentum else []
-        self.velocity = [velocities.setdefault(e.name, torch.zeros_like(view)) for e, _, view in moving]
+        self.velocity = self.kept("velocity") if rule.momentum else []
         self._norms = resident.norms_in_training()
-        self._loss = torch.tensor(math.nan)
-        if correct is not None:
-            self.grad.zero_()  # a correction may touch what is not trained; let it start from nothing
+        self.last_loss = torch.tensor(math.nan)
+
+    @property
+    def weights(self) -> Tensor:
+        """A copy of what is fitted as one flat vector: all weights of the model, or the tensors given instead."""
+        return self.trained.weights
+
+    def kept(self, what: str, scalar: bool = False) -> list[Tensor]:
+        """A tensor (or a number) per parameter, zero at first, that a step keeps from one step to the next.
+
+        It goes on where the fit does (`go_on`) and is gone with it.
+        """
+        keys = [f"{what} {name}" for name in self.trained.names]
+        for key, view in zip(keys, self.trained.views, strict=True):
+            if key not in self._kept:
+                self._kept[key] = view.new_zeros(()) if scalar else torch.zeros_like(view)
+        return [self._kept[key] for key in keys]
 
     def run(self, steps: int, step: Step) -> int:
         """Take that many steps; how many were really taken."""
         before = self.tally.steps
-        if self.parameters:
+        if self.parameters and step is sgd and closed_form.applies(self):
+            closed_form.descend(self, steps)
+        elif self.parameters:
             for _ in range(steps):
                 step(self)
+        self.trained.release()
         return self.tally.steps - before
 
     def next(self) -> Batch | None:
-        """The next batch; None for a lone sample that BN cannot learn from while others can (methods.md 0.3)."""
+        """The next batch; None for a lone sample, which BN cannot learn from, where the client has other batches."""
         x, y, index = next(self.stream)
         if len(y) == 1 and self._norms:
             if self.stream.per_epoch > 1 and self.stream.size > 1:
@@ -131,27 +165,60 @@ class Fit:
                 norm.eval()
         return Batch(self.resident.model, x, y, index, self.stream.samples)
 
-    def gradient(self, batch: Batch) -> Grads:
-        """The corrected gradient of the loss at the current weights; a correction sees it as one flat vector.
+    def gradient(self, batch: Batch, at: Tensor | Params | None = None) -> Grads:
+        """The corrected gradient of the loss, a tensor per parameter; a correction sees it as one flat vector.
 
-        Nobody keeps it: the next one takes its place in memory, where the processor's cache still has it.
+        It is taken at the live weights, or at others: a flat vector like `weights`, or a whole model. A correction
+        finds those others live; afterwards every live value, buffers included, is what it was. Nobody keeps the
+        gradient: the next one takes its place in memory, where the processor's cache still has it.
         """
+        if at is None:
+            return self._gradient(batch)
+        with self._placed(at):
+            return self._gradient(batch)
+
+    def flat_gradient(self, batch: Batch, at: Tensor | Params | None = None) -> Tensor:
+        """The same as one flat vector of its own, like `weights`; zero where nothing is trained."""
+        found = self.gradient(batch, at)
+        if found is not self.trained.views:
+            self.trained.gather(found)
+        return self.trained.grad.clone()
+
+    @contextmanager
+    def _placed(self, at: Tensor | Params) -> Iterator[None]:
+        live, weights = self.resident.params, self.weights
+        before = live.copy()
+        try:
+            live.set(at) if isinstance(at, Params) else self.trained.place(at)
+            yield
+        finally:
+            live.set(before)
+            self.trained.place(weights)
+
+    def _gradient(self, batch: Batch) -> Grads:
+        batch.forget()  # of a step that asks twice
         loss = self.loss(batch)
         found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        self._loss = loss.detach()
+        self.last_loss = loss.detach()
         self.tally.samples += len(batch)
         if any(g is None for g in found):
             found = tuple(torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True))
         if self.correct is not None:
-            torch._foreach_copy_(self._grads, found)
-            self.correct(self.grad)
-            return self._grads
+            self.trained.gather(found)
+            self.correct(self.trained.grad)
+            return self.trained.views
         return found
 
     def moved(self) -> None:
         """Count a step and tell the layers that listen."""
-        self.tally.steps += 1
-        self.tally.travelled += self.lr
-        self.tally.losses.append(self._loss)
+        self.took([self.last_loss])
+
+    def took(self, losses: Sequence[Tensor], samples: int = 0) -> None:
+        """Count steps by their losses, with samples not counted yet, and tell the layers that listen."""
+        self.tally.steps += len(losses)
+        self.tally.samples += samples
+        self.tally.travelled += len(losses) * self.lr
+        self.tally.losses += losses
         for listener in self.resident.listeners:
-            listener.after_step(self._loss)  # type: ignore[operator]
+            for loss in losses:
+                listener.after_step(loss)  # type: ignore[operator]

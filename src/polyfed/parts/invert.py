@@ -1,9 +1,11 @@
 """Finding inputs: gradient descent on what goes into a model, for matched features (PKCF) and BN knowledge (DistFL)."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,11 +16,15 @@ from polyfed.data.augment import Augmenter
 from polyfed.data.samples import Samples
 from polyfed.models.base import Net
 from polyfed.params import Params
+from polyfed.parts.chunks import in_chunks, ranges
 from polyfed.parts.resident import Frozen, in_batches
 
 # ---- matching gradients of a linear head (CReFF; MuPFL eqs. 16-20)
 
 Head = tuple[Tensor, Tensor | None]
+CLASS_CHUNKS = 8  # at most, of classes whose features are matched
+WORTH = 1 << 23  # products: a step on fewer is mostly Python, which threads cannot share
+INPUT_CHUNKS = 4  # of extracted inputs; fewer and larger ones leave the cache
 EPS = 1e-6  # in the denominator of the cosine; a gradient this short has no direction
 
 
@@ -97,13 +103,19 @@ def match_features(
 ) -> Tensor:
     """Eqs. 19-20: move the features [n, m, d] of these classes until their head gradients point as the clients' do."""
     features, goals, classes = (t.to(head[0].device) for t in (features, goals, classes))
-    y = classes[:, None].expand(features.shape[:2])
-    for _ in range(steps):
-        features = features.detach().requires_grad_(True)
-        distance = gradient_distance(head_gradients(features, y, head), goals, head[1] is not None, flat)
-        (slope,) = torch.autograd.grad(distance, [features])
-        features = features - lr * slope
-    return features.detach().cpu()
+    work = features[0].numel() * len(head[0])  # of one class
+
+    def moved(some: slice) -> Tensor:  # no class looks at another's features
+        rows, goal = features[some], goals[some]
+        y = classes[some, None].expand(rows.shape[:2])
+        for _ in range(steps):
+            rows = rows.detach().requires_grad_(True)
+            distance = gradient_distance(head_gradients(rows, y, head), goal, head[1] is not None, flat)
+            (slope,) = torch.autograd.grad(distance, [rows])
+            rows = rows - lr * slope
+        return rows.detach()
+
+    return torch.cat(in_chunks(moved, ranges(len(classes), -(-WORTH // work), CLASS_CHUNKS))).cpu()
 
 
 def labelled(features: Tensor, classes: Tensor, device: torch.device) -> Samples:
@@ -163,21 +175,40 @@ def _channels(layer: nn.Module) -> int:
     return layer.get_parameter("weight").shape[0]
 
 
+Look = Callable[[nn.Module, Tensor, int], Tensor | None]
+
+
+@contextmanager
+def looking(layers: Iterable[nn.Module], look: Look) -> Iterator[None]:
+    """Show what goes into BN layers and comes out of others, and which of its axes are the channels.
+
+    What is given back for what came out takes its place.
+    """
+
+    def show(layer: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> Tensor | None:
+        if isinstance(layer, _BatchNorm):
+            look(layer, given[0], 1)
+            return None
+        return look(layer, out, -1 if isinstance(layer, nn.Linear) else 1)
+
+    hooks = [layer.register_forward_hook(show) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 @contextmanager
 def watching(layers: Sequence[nn.Module]) -> Iterator[dict[nn.Module, tuple[Tensor, Tensor]]]:
     """Mean and variance of what goes into BN layers and comes out of others, at their last call inside."""
     seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
-    def look(layer: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
-        x = given[0] if isinstance(layer, _BatchNorm) else out
-        seen[layer] = statistics(x, axis=-1 if isinstance(layer, nn.Linear) else 1)
+    def look(layer: nn.Module, x: Tensor, axis: int) -> None:
+        seen[layer] = statistics(x, axis)
 
-    hooks = [layer.register_forward_hook(look) for layer in layers]
-    try:
+    with looking(layers, look):
         yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def statistics(x: Tensor, axis: int = 1) -> tuple[Tensor, Tensor]:
@@ -197,30 +228,128 @@ def statistics_loss(seen: dict[nn.Module, tuple[Tensor, Tensor]], knowledge: Kno
 
 def extract(model: nn.Module, start: Tensor, knowledge: Knowledge, steps: int, lr: float) -> Tensor:
     """Inputs whose statistics in the model are the known ones: really optimised, with Adam; the best are kept."""
-    x = start.clone().requires_grad_(True)
+    x, best, kept = start.clone(), math.inf, start
     optimiser = torch.optim.Adam([x], lr=lr)
-    best, kept = math.inf, start
-    for step in range(steps + 1 if knowledge else 0):
-        with watching(list(knowledge)) as seen:
-            model(x)
-        loss = statistics_loss(seen, knowledge)
-        if float(loss.detach()) < best:
-            best, kept = float(loss.detach()), x.detach().clone()
-        if step < steps:
-            (x.grad,) = torch.autograd.grad(loss, [x])
-            optimiser.step()
+    with _Answers(model, knowledge) as answers:
+        for step in range(steps + 1 if knowledge else 0):
+            loss = answers.to(x)
+            if loss < best:
+                best, kept = loss, x.clone()
+            if step < steps:
+                x.grad = answers.slope()
+                optimiser.step()
     return kept
 
 
-def responses(frozen: Frozen, models: Iterable[Params], inputs: Tensor) -> list[Tensor]:
-    """Eq. 5: each model's probabilities for the inputs [z, C], in float64 and never below 1e-8."""
+@dataclass
+class _Share:
+    """A chunk of the inputs, and what the watched layers saw of it."""
+
+    x: Tensor
+    seen: dict[nn.Module, tuple[Tensor, int, int]] = field(default_factory=dict)  # values, axis, their version
+
+    def moments(self, knowledge: Knowledge) -> dict[nn.Module, Tensor]:
+        """Per layer: how many values a channel has, their sum and their sum of squares, about the known mean [3, C]."""
+        with torch.no_grad():
+            return {layer: _moments(x, axis, knowledge[layer].mean) for layer, (x, axis, _) in self.seen.items()}
+
+    def slope(self, lines: dict[nn.Module, tuple[Tensor, Tensor]]) -> Tensor:
+        """The gradient in the inputs, where that in each value v of a layer is a + b v."""
+        ends = [(v, axis, *lines[layer]) for layer, (v, axis, _) in self.seen.items() if v.requires_grad]
+        with torch.no_grad():
+            given = [(b * v.movedim(axis, -1)).add_(a).movedim(-1, axis) for v, axis, a, b in ends]
+        (found,) = torch.autograd.grad([end[0] for end in ends], [self.x], given, materialize_grads=True)
+        return found
+
+
+class _Answers:
+    """What a model's layers say to inputs, in chunks that cores share; the statistics are those of all inputs.
+
+    Mean and variance are made from sums over the chunks. Their gradient in a single value is a line, g_mean / n +
+    2 g_var (v - mean) / n, so that each chunk goes back by itself and autograd has no part in the statistics.
+    """
+
+    def __init__(self, model: nn.Module, knowledge: Knowledge):
+        self.model, self.knowledge = model, knowledge
+        self._now = threading.local()  # the share this thread computes
+        self._copies = False
+        self._hooks = looking(knowledge, self._look)
+
+    def __enter__(self) -> "_Answers":
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._hooks.__exit__(*error)
+
+    def _look(self, layer: nn.Module, x: Tensor, axis: int) -> Tensor | None:
+        self._now.share.seen[layer] = x, axis, x._version
+        return x.clone() if self._copies and not isinstance(layer, _BatchNorm) else None
+
+    def to(self, x: Tensor) -> float:
+        """The loss of these inputs (eqs. 2 and 4); `slope` is of the inputs asked last."""
+        self._shares, moments = zip(*in_chunks(self._forward, _in_input_chunks(x)), strict=True)
+        if any(v._version != version for share in self._shares for v, _, version in share.seen.values()):
+            self._copies = True  # a layer after a watched one works in place: it gets a copy from now on
+            return self.to(x)
+        self._seen, self._sums = {}, {}
+        for layer in moments[0]:
+            self._sums[layer] = n, total, squares = sum(m[layer] for m in moments)
+            off = total / n
+            mean, var = self.knowledge[layer].mean + off, (squares / n - off.square()).clamp(min=0)
+            self._seen[layer] = mean.requires_grad_(), var.requires_grad_()
+        self._loss = statistics_loss(self._seen, self.knowledge)
+        return float(self._loss.detach())
+
+    def _forward(self, x: Tensor) -> tuple[_Share, dict[nn.Module, Tensor]]:
+        share = self._now.share = _Share(x.detach().requires_grad_(True))
+        self.model(share.x)
+        return share, share.moments(self.knowledge)
+
+    def slope(self) -> Tensor:
+        """The gradient of the loss in the inputs."""
+        found = torch.autograd.grad(self._loss, [one for pair in self._seen.values() for one in pair])
+        lines = {}
+        for (layer, (mean, _)), by_mean, by_var in zip(self._seen.items(), found[::2], found[1::2], strict=True):
+            n, b = self._sums[layer][0], 2 * by_var / self._sums[layer][0]
+            lines[layer] = by_mean / n - b * mean.detach(), b
+        return torch.cat(in_chunks(lambda share: share.slope(lines), self._shares))
+
+
+def _moments(x: Tensor, axis: int, about: Tensor) -> Tensor:
+    rows = x.movedim(axis, -1) - about
+    over = tuple(range(rows.dim() - 1))
+    n = torch.full_like(about, rows.numel() / max(len(about), 1))
+    return torch.stack([n, rows.sum(over), rows.square_().sum(over)])
+
+
+def responses(frozen: Frozen, models: Iterable[Params], inputs: Tensor, softness: float) -> list[Tensor]:
+    """Eq. 5: each model's probabilities for the inputs [z, C]."""
     found = []
+    chunks = _in_input_chunks(inputs.to(frozen.params.flat.device))
     for params in models:
         frozen.params.set(params)
         with torch.no_grad():
-            logits = frozen.model(inputs.to(frozen.params.flat.device)).cpu()
-        found.append(logits.double().log_softmax(1).exp().clamp(min=1e-8))
+            logits = torch.cat(in_chunks(frozen.model, chunks))
+        found.append(probabilities(logits.cpu(), softness))
     return found
+
+
+def _in_input_chunks(x: Tensor) -> tuple[Tensor, ...]:
+    return x.split(-(-len(x) // INPUT_CHUNKS))
+
+
+def probabilities(logits: Tensor, softness: float) -> Tensor:
+    """Softmax of a model's logits [z, C] in float64, never below 1e-8; softness 0 is the plain one.
+
+    Otherwise logits are centred per row and divided by `softness` times their root mean square, so that a model counts
+    by what it prefers and not by how sure it is.
+    """
+    logits = logits.double()
+    if softness:
+        logits = logits - logits.mean(1, keepdim=True)
+        logits = logits / (softness * logits.square().mean().sqrt()).clamp(min=torch.finfo(torch.double).tiny)
+    return logits.log_softmax(1).exp().clamp(min=1e-8)
 
 
 def activation_statistics(model: nn.Module, samples: Samples, batch: int = 128) -> Tensor:

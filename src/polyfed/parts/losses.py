@@ -1,21 +1,54 @@
 """Terms in samples: a loss takes a batch, by its logits or features, and gives a number to descend."""
 
+from dataclasses import dataclass
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyfed.parts.resident import Batch
+from polyfed.data.samples import Samples
+from polyfed.parts.distil import kl
+from polyfed.parts.resident import Batch, Frozen
 
 
-def cross_entropy(batch: Batch) -> Tensor:
-    """Plain softmax cross-entropy, mean over the batch."""
-    return F.cross_entropy(batch.logits, batch.y)
+@dataclass(frozen=True, eq=False)
+class LogitLoss:
+    """Cross-entropy of logits and labels, on shifted logits or with a teacher beside the labels.
+
+    It is a loss like any other. Because its gradient is known, a linear head that is trained on rows of features
+    descends on it without autograd (see parts/closed_form.py).
+    """
+
+    shift: Tensor | None = None  # added to the logits, a number per class
+    teacher: Frozen | None = None
+    weight: float = 0.0  # of KL(teacher || student)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """The mean loss of a batch."""
+        loss = F.cross_entropy(batch.logits if self.shift is None else batch.logits + self.shift, batch.y)
+        return loss if self.teacher is None else loss + self.weight * kl(self.teacher.logits(batch), batch.logits)
+
+    def goals(self, on: Samples, classes: int) -> tuple[Tensor, Tensor | None]:
+        """What the gradient aims at, a row per sample: d loss / d logits = ((1 + weight) p - goal) / B.
+
+        Beside them the part of each sample's loss that does not depend on the student, None where there is none.
+        """
+        goals = F.one_hot(on.y, classes).float()
+        if self.teacher is None:
+            return goals, None
+        log_q = F.log_softmax(self.teacher.table("logits", on), 1)
+        q = log_q.exp()
+        return goals.add_(q, alpha=self.weight), self.weight * (q * log_q).sum(1)
+
+
+cross_entropy = LogitLoss()  # plain softmax cross-entropy, mean over the batch
+
+
+def balanced_cross_entropy(counts: Tensor) -> LogitLoss:
+    """Balanced softmax: the log of the class counts is added; a class without samples leaves the softmax."""
+    return LogitLoss(shift=counts.to(torch.float32).log())
 
 
 def restricted(logits: Tensor, factors: Tensor) -> Tensor:
     """FedRS's restricted softmax: each class's logit times its factor."""
     return logits * factors
-
-
-def balanced_cross_entropy(logits: Tensor, y: Tensor, counts: Tensor) -> Tensor:
-    """Balanced softmax: the log of the class counts is added; a class without samples leaves the softmax."""
-    return F.cross_entropy(logits + counts.to(logits.dtype).log(), y)

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,6 @@ from polyfed.data.samples import Samples
 from polyfed.models.base import Net
 from polyfed.params import Entry, Layout, Params, Slice, bind
 
-PIECES = ("trunk", "last", "head")
 Cut = Literal["last", "head"]
 
 
@@ -26,6 +25,10 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def forget(self) -> None:
+        """Drop what was computed: the model has other weights now."""
+        self._features = self._logits = None
 
     @property
     def features(self) -> Tensor:
@@ -69,10 +72,14 @@ class Frozen:
         if self.augmented and on.cut is None:
             with torch.no_grad():
                 return self._run(what, batch.x, on.cut)
+        return self.table(what, on)[batch.index]
+
+    def table(self, what: str, on: Samples) -> Tensor:
+        """Its logits or features for all samples, computed once."""
         key = (id(on), what)
         if key not in self._tables:
             self._tables[key] = (on, in_batches(lambda x: self._run(what, x, on.cut), on, 128))
-        return self._tables[key][1][batch.index]
+        return self._tables[key][1]
 
     def _run(self, what: str, x: Tensor, cut: str | None) -> Tensor:
         rows = features_from(self.model, x, cut)
@@ -106,7 +113,7 @@ class Modes:
 
 
 class _Piece:
-    """Trunk, last or head: its parameters and its BN modules with theirs, by identity."""
+    """Trunk, last, head or what a method built beside them: its parameters and its BN modules, by identity."""
 
     def __init__(self, module: nn.Module):
         self.weights, self.modes = _weights(module), Modes(module)
@@ -114,7 +121,7 @@ class _Piece:
 
     def set_mode(self, trained: set[int], bn: str) -> None:
         """Training mode where something is trained; BN also where it has nothing to train, if `bn` says so."""
-        training = not trained.isdisjoint(self.weights)
+        training = bool(trained) if not self.weights else not trained.isdisjoint(self.weights)
         self.modes.set(training)
         for norm, weights in self.norms:
             frozen = norm.affine and trained.isdisjoint(weights)
@@ -143,8 +150,11 @@ class Resident:
         self._lent: list[Net] = []
         # asked once: a network keeps its modules, and looking through them takes longer than a small step
         self.modes = Modes(model)
-        self._pieces = [_Piece(getattr(model, name)) for name in PIECES]
+        parts = {"trunk": model.trunk, "last": model.last, "head": model.head}
+        beside = [child for name, child in model.named_children() if name not in parts]
+        self._pieces = [_Piece(piece) for piece in (*beside, *parts.values())]  # the three have the last word
         self._resets = [reset for m in model.modules() if callable(reset := getattr(m, "reset", None))]
+        self.fitted: dict[str, Any] = {}  # what the last fit left that all sites do alike, by what it started from
         self.listeners = [m for m in model.modules() if hasattr(m, "after_step")]
 
     def reset(self, start: Params | None = None) -> None:
@@ -162,9 +172,15 @@ class Resident:
         trained = {id(p) for _, p, _ in chosen}
         for _, parameter, _ in self._weights:
             parameter.requires_grad_(id(parameter) in trained)
+        self.model.training = bool(trained)
         for piece in self._pieces:
             piece.set_mode(trained, bn)
         return chosen
+
+    @property
+    def n_parameters(self) -> int:
+        """How many tensors could be trained."""
+        return len(self._weights)
 
     def norms_in_training(self) -> list[nn.Module]:
         """The BN modules that now use the statistics of the batch."""

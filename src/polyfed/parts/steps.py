@@ -1,10 +1,17 @@
-"""A step is a value that takes batches from a fit and moves the weights; `sgd` takes one."""
+"""A step is a value that takes batches from a fit and moves the weights.
+
+`sgd` and `adam` are steps; `maml(alpha)` and `moreau(k, lam, lr)` make one. All descend at the rate of the fit.
+"""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+from torch.optim import adam as torch_adam
+
+from polyfed.errors import UsageError
+from polyfed.params import Params
 
 if TYPE_CHECKING:
     from polyfed.parts.fit import Fit
@@ -24,6 +31,7 @@ class Sgd:
     """Stochastic gradient descent with the momentum, decay and clipping of the fit, in place on the live values."""
 
     def __call__(self, fit: "Fit") -> None:
+        """Take one batch and descend on its gradient."""
         batch = fit.next()
         if batch is not None:
             self.descend(fit, fit.gradient(batch))
@@ -33,8 +41,7 @@ class Sgd:
         """w <- w - lr * d, where d is the clipped gradient with decay and momentum (as torch.optim.SGD)."""
         rule = fit.rule  # d is never changed in place: autograd may give one tensor for two parameters
         if rule.clip is not None:
-            length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(d)))
-            d = torch._foreach_mul(d, (rule.clip / (length + 1e-6)).clamp(max=1.0))
+            d = _clipped(d, rule.clip)
         if rule.weight_decay:
             d = torch._foreach_add(d, fit.values, alpha=rule.weight_decay)
         if rule.momentum:
@@ -45,4 +52,114 @@ class Sgd:
         fit.moved()
 
 
-sgd = Sgd()
+@dataclass(frozen=True)
+class Adam:
+    """Adam as torch.optim.Adam has it, with the decay and clipping of the fit; its moments go on and end with the fit.
+
+    Momentum belongs to `sgd`: here `betas` take its place.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    def __call__(self, fit: "Fit") -> None:
+        """Take one batch and descend along its gradient's first moment over the root of its second."""
+        batch = fit.next()
+        if batch is None:
+            return
+        d = list(fit.gradient(batch))
+        torch_adam.adam(
+            fit.values,
+            d if fit.rule.clip is None else list(_clipped(d, fit.rule.clip)),
+            fit.kept("first moment"),
+            fit.kept("second moment"),
+            [],
+            fit.kept("steps", scalar=True),
+            foreach=True,
+            amsgrad=False,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            lr=fit.lr,
+            weight_decay=fit.rule.weight_decay,
+            eps=self.eps,
+            maximize=False,
+        )
+        fit.moved()
+
+
+@dataclass(frozen=True)
+class Maml:
+    """First-order MAML (Per-FedAvg): w' = w - alpha grad(w) on one batch, then w descends along grad(w') on the next.
+
+    Where the client has a single batch, it is both.
+    """
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        _numbers("maml(alpha)", self.alpha)
+
+    def __call__(self, fit: "Fit") -> None:
+        """Take two batches and one step."""
+        first = fit.next()
+        if first is None:
+            return
+        second = fit.next() or first
+        ahead = fit.weights - self.alpha * fit.flat_gradient(first)
+        sgd.descend(fit, fit.gradient(second, at=ahead))
+
+
+@dataclass(frozen=True)
+class Moreau:
+    """pFedMe: theta descends k times on loss + (lam / 2) |theta - w|^2, then w descends along lam (w - theta).
+
+    theta starts from w in every step; `personal`, where given, holds the model theta after each of them.
+    """
+
+    k: int = 5
+    lam: float = 15.0
+    lr: float = 0.01
+    personal: Params | None = None
+
+    def __post_init__(self) -> None:
+        _numbers("moreau(k, lam, lr)", self.k, self.lam, self.lr)
+
+    def __call__(self, fit: "Fit") -> None:
+        """Take one batch, k inner steps on it, and one step."""
+        batch = fit.next()
+        if batch is None:
+            return
+        w = [value.clone() for value in fit.values]
+        for _ in range(self.k):
+            pull = torch._foreach_sub(fit.values, w)
+            d = torch._foreach_add(list(fit.gradient(batch)), pull, alpha=self.lam)
+            torch._foreach_add_(fit.values, d, alpha=-self.lr)
+        if self.personal is not None:
+            self.personal.set(fit.resident.params)
+        away = torch._foreach_sub(w, fit.values)
+        torch._foreach_copy_(fit.values, w)
+        sgd.descend(fit, torch._foreach_mul(away, self.lam))
+
+
+sgd, adam = Sgd(), Adam()
+maml, moreau = Maml, Moreau
+
+
+def _clipped(d: Grads, longest: float) -> Grads:
+    length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(d)))
+    return torch._foreach_mul(d, (longest / (length + 1e-6)).clamp(max=1.0))
+
+
+def _numbers(call: str, *given: float) -> None:
+    """Refuse `step=maml`: what a fit calls must be the step that `maml(alpha)` makes."""
+    if not all(isinstance(each, int | float) for each in given):
+        raise UsageError(f"a step is made by {call} of numbers")
+
+
+def momentum_reach(steps: int, momentum: float, nesterov: bool = False) -> float:
+    """How many plain steps so many with momentum are worth under a constant gradient: sum_j (1 - rho^j) / (1 - rho).
+
+    FedNova calls it a_k (Wang et al. 2020). With Nesterov's momentum every step is one power ahead.
+    """
+    ahead = momentum if nesterov else 1.0
+    return (steps - ahead * momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)

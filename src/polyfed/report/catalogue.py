@@ -22,6 +22,7 @@ def _method(spec: type[Spec]) -> dict[str, Any]:
         "what": _first_line(spec),
         "params": parameters(spec),
         "personal": str(made.kept),
+        "keeps": made.remembers(),
         "global": made.has_global,
         "newcomer": made.newcomer,
         "weighting": made.weighting,
@@ -71,7 +72,9 @@ def method_text(entry: dict[str, Any]) -> str:
     """All about one method."""
     lines = [f"{entry['name']}: {entry['what']}", f"paper: {entry['paper']}", "", "parameters:"]
     lines += [f"  method.{_parameter(p)}" for p in entry["params"]] or ["  none"]
-    lines += ["", f"personal, never sent: {entry['personal']}", f"weighting: {entry['weighting']}"]
+    lines += ["", "kept on the client, never sent:"]
+    lines += [f"  {n}: {what}" for n, what in entry["keeps"].items()] or ["  nothing"]
+    lines += ["", f"weighting: {entry['weighting']}"]
     lines += [f"a client that never trained gets {entry['newcomer']}"]
     for way, fields in (("down", entry["wire"]["down"]), ("up", entry["wire"]["up"])):
         lines += ["", f"goes {way}:", *([f"  {n}: {what}" for n, what in fields.items()] or ["  nothing"])]

@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from polyfed.comparison.folder import FILE, is_comparison
 from polyfed.config import write_yaml
-from polyfed.engine.memory import write_file
-from polyfed.errors import UsageError
+from polyfed.errors import UsageError, reading
+from polyfed.files import write_file
 from polyfed.report.charts import DARK, LIGHT, Chart
 from polyfed.report.interactive import figure, wide
 from polyfed.report.kinds import KINDS
@@ -53,8 +53,10 @@ def write_report(paths: Sequence[Path], out: Path | None = None, baseline: str |
     selection = select(paths, baseline)
     if out is None:
         out = paths[0] / "report.html" if len(paths) == 1 else Path("report.html")
+    with reading(" and ".join(f"'{path}'" for path in paths)):
+        drawn = page(selection).encode()
     try:
-        write_file(out, page(selection).encode())
+        write_file(out, drawn)
     except OSError as error:
         raise UsageError(f"cannot write to '{out}': {error.strerror}") from None
     return out
@@ -78,6 +80,7 @@ def page(selection: Selection, plotly: str | None = None) -> str:
         caption=CAPTION,
         unfinished=[(run, _reached(run)) for run in selection.runs if not run.finished],
         sections={title: drawn for title, drawn in sections.items() if drawn},
+        kept=_kept(selection),
         configs=_configs(selection),
         environments=_environments(selection),
         repeats=_repeats(selection),
@@ -163,6 +166,12 @@ def _configs(selection: Selection) -> dict[str, str]:
             label = ", ".join(filter(None, [row, setting, f"seed{'s' if len(seeds) > 1 else ''} {numbers}"]))
             made[label] = write_yaml(seeds[0].config)
     return made
+
+
+def _kept(selection: Selection) -> dict[str, Mapping[str, str]]:
+    """What every finished row keeps on its clients, by name and in words."""
+    told = {run.row: run.summary["keeps"] for run in selection.runs if run.summary and run.summary.get("keeps")}
+    return {row: told[row] for row in selection.rows if row in told}
 
 
 def _environments(selection: Selection) -> dict[str, Mapping[str, str]]:

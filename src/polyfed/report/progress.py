@@ -17,8 +17,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from polyfed.comparison.run import State, States
-from polyfed.engine.rounds import Silent
+from polyfed.comparison.grid import Cell
+from polyfed.comparison.standing import State, States
+from polyfed.measure.watch import Silent
 
 SIGNS = {State.WAITING: "·", State.RUNNING: "▶", State.ELSEWHERE: "~", State.DONE: "✓", State.FAILED: "✗"}
 MOST = 24  # lines of an overview
@@ -38,37 +39,42 @@ class Bars(Progress):
 
 
 class Live:
-    """A bar per run with the last numbers beside it; in a comparison all its cells, and the bar of the present one."""
+    """A bar per run with the last numbers beside it; in a comparison all its cells, and a bar for each that runs."""
 
     def __init__(self, bar: Bars):
         self.bar, self.title = bar, "run"
         self.task: TaskID | None = None
         self.said: set[str] = set()
+        self.running: dict[Cell, TaskID] = {}
 
     def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
         """Move the bar."""
         if self.task is None:
             self.task = self.bar.add_task(self.title, total=rounds, numbers="")
         self.bar.update(self.task, completed=done, numbers=in_words(numbers))
-        if done == rounds and self.bar.above is None:
+        if done == rounds:
             self.task = None
 
     def say(self, text: str) -> None:
         """A line above the bar, what the cells of a comparison all say only once; it names the next bar too."""
         if "begins: method" in text:
-            self.title = text.split("method ", 1)[1] if self.bar.above is None else self.title
+            self.title = text.split("method ", 1)[1]
             return
         if self.bar.above is None or text not in self.said:
             self.bar.console.print(Text(text, style="dim"))
         self.said.add(text)
 
+    def round_of(self, cell: Cell, done: int, rounds: int, numbers: dict[str, Any]) -> None:
+        """Move the bar of a cell."""
+        if cell not in self.running:
+            self.running[cell] = self.bar.add_task(cell.name, total=rounds, numbers="")
+        self.bar.update(self.running[cell], completed=done, numbers=in_words(numbers))
+
     def cells(self, states: States, left: float | None) -> None:
         """How far the cells are; the bar of one that is over goes away."""
         self.bar.above = Text("\n".join(overview(states, left, time.time())))
-        self.title = next((cell.name for cell, state in states.items() if state is State.RUNNING), self.title)
-        if self.task is not None:
-            self.bar.remove_task(self.task)
-            self.task = None
+        for cell in [cell for cell in self.running if states.get(cell) is not State.RUNNING]:
+            self.bar.remove_task(self.running.pop(cell))
 
 
 def overview(states: States, left: float | None, now: float) -> list[str]:

@@ -1,7 +1,7 @@
 """Runs as people see them: found in directories, told apart by labels, their records read from disk."""
 
 import io
-import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,12 +14,15 @@ import pandas
 from polyfed.comparison.folder import ComparisonFolder, Found, accuracies, is_comparison
 from polyfed.comparison.grid import check_baseline, word
 from polyfed.config import BESIDE, Tree, flatten
-from polyfed.engine.folder import RunFolder
+from polyfed.engine.run_folder import RunFolder
 from polyfed.errors import DataError
+from polyfed.files import Place
 from polyfed.measure.recorder import FIELDS
+from polyfed.measure.stored import Environment, Federation, read_json
 
 FREE = ("seed", "engine", "device", "eval", "checkpoint", *BESIDE)  # sections that make no other experiment
 FEDERATION = ("data", "split", "model")  # runs that differ here are shown apart; others side by side
+WHOLE = ("round", "client", "class")  # columns that hold whole numbers, in every row
 WORDS = ("measure", "name", "status", "reason")  # columns of records that hold no number
 USUAL = ("fedavg", "local")  # what others are set against where nobody says
 
@@ -58,21 +61,22 @@ class Shown:
 
     def arrays(self, name: str) -> dict[int, np.ndarray]:
         """What its method recorded under a name, by round."""
-        found = sorted((self.path / "arrays").glob(f"{name}-{'[0-9]' * 6}.npy"))
+        place, form = Place(self.path) / "arrays", re.compile(rf"{re.escape(name)}-(\d{{6}})\.npy")
+        found = [match for match in map(form.fullmatch, place.names()) if match]
         try:
-            return {int(file.stem[-6:]): np.load(file, allow_pickle=False) for file in found}
+            return {int(match[1]): _array((place / match[0]).read_bytes()) for match in found}
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"the run at '{self.path}' is corrupt: arrays/{name}: {error}") from None
 
     @cached_property
     def federation(self) -> dict[str, Any] | None:
         """Who takes part and holds what; None where it was not written down."""
-        return _json(self.path, "federation.json")
+        return read_json(Place(self.path) / "federation.json", Federation)
 
     @cached_property
     def environment(self) -> dict[str, Any]:
         """What the bits may depend on."""
-        return _json(self.path, "environment.json") or {}
+        return read_json(Place(self.path) / "environment.json", Environment) or {}
 
     def found(self) -> Found:
         """Its place in a table; only for a finished one."""
@@ -145,9 +149,9 @@ def _of_grid(folder: ComparisonFolder) -> list[Shown]:
 def _of_folder(path: Path) -> list[Shown]:
     if not path.is_dir():
         raise DataError(f"there is no run at '{path}'")
-    if (path / "config.yaml").is_file():
+    if RunFolder(path).config.is_file():
         return [read(path)]
-    inside = sorted(one for one in path.iterdir() if (one / "config.yaml").is_file())
+    inside = sorted(one for one in path.iterdir() if RunFolder(one).config.is_file())
     if not inside and not is_comparison(path):
         raise DataError(f"'{path}' is neither a run nor a comparison: it has no config.yaml, nor has a folder in it")
     return [read(one) for one in inside]
@@ -158,11 +162,9 @@ def read(path: Path) -> Shown:
     folder = RunFolder.existing(path)
     config, summary = folder.tree(), folder.result()
     sections = [key for key in ("method", "data", "split", "model") if not isinstance(config.get(key), dict)]
-    plain = [key for key in ("seed", "rounds") if not isinstance(config.get(key), int)]
-    if sections or plain or "name" not in config["method"]:
+    plain = [key for key in ("seed", "rounds") if type(config.get(key)) is not int]
+    if sections or plain or not isinstance(config["method"].get("name"), str):
         raise DataError(f"the run at '{path}' is corrupt: config.yaml has no '{(sections + plain + ['method'])[0]}'")
-    if summary is not None and not (isinstance(summary, dict) and "fingerprint" in summary):
-        raise DataError(f"the run at '{path}' is corrupt: summary.json is not a summary")
     return Shown(path, str(config["method"]["name"]), {}, config, summary)
 
 
@@ -215,13 +217,17 @@ def _value(run: Shown, key: str) -> Any:
 # ---- files
 
 
+def _array(content: bytes) -> np.ndarray:
+    return np.load(io.BytesIO(content), allow_pickle=False)
+
+
 def records(path: Path, table: str) -> pandas.DataFrame:
     """A table of a run's records; whole lines only, as a run may be writing the last one; empty where there is none."""
     try:
-        text = (path / f"{table}.csv").read_text(encoding="utf-8")
+        text = (Place(path) / f"{table}.csv").read_text()
     except FileNotFoundError:
         text = ""
-    except (OSError, UnicodeDecodeError) as error:
+    except (IsADirectoryError, UnicodeDecodeError) as error:
         raise DataError(f"the run at '{path}' is corrupt: {table}.csv: {error}") from None
     whole = text[: text.rfind("\n") + 1]
     if not whole:
@@ -230,21 +236,20 @@ def records(path: Path, table: str) -> pandas.DataFrame:
         found = pandas.read_csv(io.StringIO(whole))
         for name in found.columns.difference(WORDS):
             found[name] = pandas.to_numeric(found[name])
-    except ValueError as error:
-        raise DataError(f"the run at '{path}' is corrupt: {table}.csv: {error}") from None
-    missing = [name for name in FIELDS[table] if name not in found]
+        complaint = _strange(found, FIELDS[table])
+    except (ValueError, TypeError, OverflowError) as error:
+        complaint = str(error)
+    if complaint:
+        raise DataError(f"the run at '{path}' is corrupt: {table}.csv: {complaint}") from None
+    return found
+
+
+def _strange(found: pandas.DataFrame, fields: Sequence[str]) -> str:
+    """What is wrong with a table, or nothing."""
+    missing = [name for name in fields if name not in found]
     if missing:
-        raise DataError(f"the run at '{path}' is corrupt: {table}.csv has no column '{missing[0]}'")
-    return found
-
-
-def _json(path: Path, name: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads((path / name).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise DataError(f"the run at '{path}' is corrupt: {name}: {error}") from None
-    if not isinstance(found, dict):
-        raise DataError(f"the run at '{path}' is corrupt: {name} is not what was written")
-    return found
+        return f"it has no column '{missing[0]}'"
+    for name in (one for one in fields if one not in WORDS):
+        if np.isinf(found[name]).any() or (name in WHOLE and not (found[name] % 1 == 0).all()):
+            return f"the column '{name}' holds something else than {'whole' if name in WHOLE else 'finite'} numbers"
+    return ""

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from statistics import fmean, stdev
 from typing import Any
 
 from polyfed.comparison.folder import Found
 from polyfed.comparison.values import word
 from polyfed.measure.paired import FEWEST_SEEDS, LEVEL, by_client, by_seed, differences
+from polyfed.measure.seconds import PHASES, outside_training, phases_in_words
 from polyfed.report.forms import BEST, SECOND, Entry, Rows, Table
 
 PERCENT, SIZE, TIME = "percent", "bytes", "seconds"
@@ -109,7 +111,8 @@ def comparison_table(
             labels = {"method": row, **dict(zip(keys, setting, strict=True)), "seeds": len(runs)}
             table.numbers.append(labels | _numbers(scores[row], columns, baseline is not None))
             everything += scores[row]
-    table.legend = [*_legend(baseline, everything), *notes]
+    notes = [*_shared(found), *notes]
+    table.legend = [*_legend(baseline, everything), *_unfinished(found), *_sampled(found), *_times(found), *notes]
     return table
 
 
@@ -184,6 +187,58 @@ def _legend(baseline: str | None, scores: Iterable[Score]) -> list[str]:
             f"that seed, p < {LEVEL:g}); descriptive, since the clients of a seed train together"
         )
     return lines
+
+
+def _shared(found: Sequence[Found]) -> list[str]:
+    """Which rows have their rounds from another's runs."""
+    rows = {PurePath(str(one.summary.get("run"))).name: one.row for one in found}
+    takes: dict[str, str] = {}
+    for one in found:
+        if one.summary.get("phase_one"):
+            run = PurePath(one.summary["phase_one"]["run"]).name
+            takes[one.row] = rows.get(run, run)
+    said = "; ".join(f"{row} takes its rounds from {base}" for row, base in takes.items())
+    return [f"{said}: they are made once, and count in the bytes and seconds of both"] if said else []
+
+
+def _unfinished(found: Iterable[Found]) -> list[str]:
+    """Which runs have clients whose finish failed, and how these do as they are."""
+    lines = []
+    for one in found:
+        failed, accuracy = one.summary.get("unfinished"), at("personal_unfinished.accuracy")(one)
+        if failed:
+            how = "" if accuracy is None else f", and have {100 * accuracy:.1f} without it"
+            who = f"{len(failed)} of {one.summary['clients']}" if "clients" in one.summary else str(len(failed))
+            lines.append(f"{one.row}, seed {one.seed}: finish failed on {who} clients, which are not in personal{how}")
+    return lines
+
+
+def _sampled(found: Iterable[Found]) -> list[str]:
+    """In which runs PA_cls was measured on less than the whole global test set."""
+    rows: dict[str, list[str]] = {}
+    for one in found:
+        tested = one.summary.get("tested") or {"global": 0, "personal_classes": 0}
+        count, whole = tested["personal_classes"], tested["global"]
+        if 0 < count < whole:
+            rows.setdefault(f"{count} of the {whole} samples of the global test set", []).append(one.row)
+    return [
+        f"PA_cls on {size}, equally many of each class: {', '.join(dict.fromkeys(each))}" for size, each in rows.items()
+    ]
+
+
+def _times(found: Sequence[Found]) -> list[str]:
+    """Where the seconds went, over all runs; then the rows that spent more of them outside training than in it."""
+    rows: dict[str, list[Mapping[str, float]]] = {}
+    for one in found:
+        if set(PHASES) <= one.summary["seconds"].keys():
+            rows.setdefault(one.row, []).append(one.summary["seconds"])
+    if not rows:
+        return []
+    every = {row: {phase: sum(run[phase] for run in runs) for phase in PHASES} for row, runs in rows.items()}
+    together = {phase: sum(row[phase] for row in every.values()) for phase in PHASES}
+    elsewhere = {row: outside_training(seconds) for row, seconds in every.items()}
+    lines = [f"{row}: {where}" for row, where in elsewhere.items() if where]
+    return [f"seconds by phase, {len(found)} run{'s'[: len(found) > 1]}: {phases_in_words(together)}", *lines]
 
 
 def size(count: float) -> str:

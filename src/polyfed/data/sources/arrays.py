@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from polyfed.data.sources.base import Dataset, Source, source
-from polyfed.data.sources.raw import as_labels, as_samples, pixel_statistics
+from polyfed.data.sources.raw import as_labels, as_samples, numbered, pixel_statistics
 from polyfed.errors import DataError
 from polyfed.registry import param
 
@@ -42,6 +42,12 @@ class Arrays(Source):
         _held[key] = dataset
         return cls(key=key, **settings)
 
+    @property
+    def natural_partition(self) -> str:
+        """By user where the arrays came with users."""
+        held = _held.get(self.key)
+        return "users" if held is not None and held.users is not None else super().natural_partition
+
     def load(self) -> Dataset:
         if self.key not in _held:
             raise DataError(f"the arrays of this run ({self.key}) were given as Python objects; pass them again")
@@ -58,7 +64,7 @@ def _dataset(x: Any, y: Any, x_test: Any, y_test: Any, users: Any, class_names: 
         raise DataError("arrays: x_test and y_test must be given together")
     if x_test is not None:
         rows, labels = _with_test(rows, labels, as_samples(x_test, "x_test"), as_labels(y_test, "y_test"))
-    names = tuple(class_names) if class_names else tuple(str(c) for c in range(int(labels.max(initial=0)) + 1))
+    names = tuple(class_names) if class_names else tuple(map(str, numbered([labels], "arrays")))
     ids, user_names = _users(users, train, len(labels))
     return Dataset("arrays", rows, labels, train, names, mean, std, ids, user_names)
 

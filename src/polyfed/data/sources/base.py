@@ -104,6 +104,11 @@ class Source(Spec):
     )
     augment: Literal["none", "flip", "crop", "crop+flip"] = param("none", "random changes to training images")
 
+    @property
+    def natural_partition(self) -> str:
+        """The partition where the config names none: `users` where samples come with their users."""
+        return "dirichlet"
+
     def load(self) -> Dataset:
         """Read all samples."""
         raise TypeError(f"{type(self).__name__} must say how it is loaded")

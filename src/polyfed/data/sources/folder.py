@@ -1,13 +1,15 @@
 """A folder with one sub-folder per client: arrays in .npz files, or images in one folder per class."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from polyfed.data.sources.base import Dataset, Source, source
-from polyfed.data.sources.raw import pixel_statistics, read_arrays
+from polyfed.data.sources.raw import MOST_CLASSES, numbered, pixel_statistics, read_arrays
 from polyfed.errors import DataError
+from polyfed.files import plain_file
 from polyfed.registry import param
 
 IMAGES = (".png", ".jpg", ".jpeg")
@@ -28,9 +30,14 @@ class Folder(Source):
 
     root: Path = param(..., "folder with one sub-folder per client: .npz files (x, y) or class folders of png or jpg")
 
-    classes: int | tuple[str, ...] | None = param(
+    classes: Annotated[int, Field(ge=1, le=MOST_CLASSES)] | tuple[str, ...] | None = param(
         None, "how many classes there are, or their names; by default those found"
     )
+
+    @property
+    def natural_partition(self) -> str:
+        """One folder, one client."""
+        return "users"
 
     def load(self) -> Dataset:
         return self._read(_subfolders(self.home(), "one sub-folder per client"))
@@ -77,8 +84,8 @@ class Folder(Source):
             files, others = files_in(folder, (".npz",))
             found += [Found(file, client, *read_arrays(file)) for file in files]
             skipped += others
-        most = max((int(item.y.max(initial=0)) for item in found), default=0) + 1
-        names = self.classes if isinstance(self.classes, tuple) else range(self.classes or most)
+        named = range(self.classes) if isinstance(self.classes, int) else self.classes
+        names = named or numbered([item.y for item in found], self.name)
         return found, tuple(map(str, names)), skipped
 
     def _names(self, found: list[str]) -> list[str]:
@@ -99,7 +106,7 @@ def read_image(file: Path, side: int | None) -> np.ndarray:
     from PIL import Image
 
     try:
-        with Image.open(file) as picture:
+        with Image.open(plain_file(file)) as picture:
             plain = picture.convert("L" if picture.mode in ("1", "L") else "RGB")
             if side is not None and plain.size != (side, side):
                 plain = plain.resize((side, side), Image.Resampling.BILINEAR)

@@ -1,5 +1,6 @@
 """Arrays of unknown origin made into what a Dataset holds."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,9 @@ import numpy as np
 
 from polyfed.data.sources.base import Numbers
 from polyfed.errors import DataError
+from polyfed.files import plain_file
+
+MOST_CLASSES = 100_000
 
 
 def as_samples(x: Any, where: str) -> np.ndarray:
@@ -31,10 +35,19 @@ def as_labels(y: Any, where: str) -> np.ndarray:
     return array.astype(np.int64)
 
 
+def numbered(labels: Sequence[np.ndarray], where: str) -> range:
+    """The classes of labels that have no names: numbers from 0 on."""
+    most = max((int(one.max(initial=0)) for one in labels), default=0) + 1
+    if most > MOST_CLASSES:
+        expected = f"labels are numbers from 0 on, of at most {MOST_CLASSES} classes: renumber them"
+        raise DataError(f"{where}: a label is {most - 1}; {expected}")
+    return range(most)
+
+
 def read_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """x and y of an .npz file; nothing in it can execute."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(plain_file(path), allow_pickle=False) as file:
             x, y = file["x"], file["y"]
     except KeyError:
         raise DataError(f"{path} must hold the arrays x and y") from None

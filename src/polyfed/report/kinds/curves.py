@@ -45,7 +45,7 @@ def _bytes(run: Shown, found: pandas.DataFrame) -> pandas.Series:
 
 
 def _seconds(run: Shown, found: pandas.DataFrame) -> pandas.Series:
-    return _spent(run, found, ["train", "server"])
+    return _spent(run, found, ["train", "finish", "server"])
 
 
 def _spent(run: Shown, found: pandas.DataFrame, columns: list[str]) -> pandas.Series:

@@ -6,7 +6,14 @@ from polyfed.report.charts import COUNT, Axis, Chart, Dots, Mark, Panel, drawn
 from polyfed.report.kinds.words import client_name, titled
 from polyfed.report.runs import Selection, Shown, by_row
 
-KNOWN = ("dropout", "deadline", "worker died", "vanished", "absent")  # other reasons are sentences of exceptions
+KNOWN = (
+    "dropout",
+    "deadline",
+    "worker died",
+    "vanished",
+    "absent",
+    "false report",
+)  # other reasons are sentences of exceptions
 
 
 def uploads(selection: Selection) -> Chart | None:

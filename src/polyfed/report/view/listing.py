@@ -1,5 +1,6 @@
 """What lies below a directory: runs and comparisons with how far they are, and by name whatever is neither."""
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -8,10 +9,10 @@ from threading import Lock
 from typing import Any
 
 from polyfed.comparison.folder import OURS, ComparisonFolder, is_comparison
-from polyfed.engine.export import is_export
-from polyfed.engine.folder import in_use
+from polyfed.engine.run_folder import in_use
 from polyfed.errors import DataError, PolyfedError
 from polyfed.report.runs import Shown, read, records
+from polyfed.use.export import is_export
 
 DEPTH = 6  # directories below each other that are looked into
 MOST = 200  # of what is neither, named one by one
@@ -25,9 +26,13 @@ def inside(root: Path, word: str) -> Path:
     parts = Path(word).parts
     if not word or "\0" in word or "\\" in word or Path(word).is_absolute() or ".." in parts:
         raise DataError(f"{word!r} is not a path below the directory")
-    path = (root / word).resolve()
-    if not path.is_relative_to(root) or not path.is_dir():
-        raise DataError(f"there is no directory {word!r} here")
+    try:
+        path = (root / word).resolve()
+        there = path.is_relative_to(root) and path.is_dir()
+    except (OSError, RuntimeError, ValueError):  # a name that is too long, or links that lead in a circle
+        there = False
+    if not there:
+        raise DataError(f"there is no directory {word[:200]!r} here")
     out = next(_links_out(root, path), None)
     if out is not None:
         raise DataError(f"'{out.relative_to(root)}' is a link that leads out of the directory")
@@ -39,10 +44,17 @@ def _links_out(root: Path, folder: Path, depth: int = DEPTH) -> Iterator[Path]:
     for entry in os.scandir(folder):
         path = folder / entry.name
         if entry.is_symlink():
-            if not path.resolve().is_relative_to(root):
+            if not _ends_in(path, root):
                 yield path
         elif entry.is_dir() and depth:
             yield from _links_out(root, path, depth - 1)
+
+
+def _ends_in(link: Path, root: Path) -> bool:
+    try:
+        return link.resolve().is_relative_to(root)
+    except (OSError, RuntimeError):  # links that lead in a circle end nowhere
+        return False
 
 
 class Listing:
@@ -93,8 +105,11 @@ class Listing:
                 name(path, "an exported model")
                 return
             entries = sorted(os.scandir(path), key=lambda entry: entry.name)
-        except (PolyfedError, OSError, ValueError, RecursionError) as error:
+        except (PolyfedError, OSError) as error:
             name(path, error)
+            return
+        except Exception as error:  # whatever a damaged run holds, the others are shown
+            name(path, f"damaged: {type(error).__name__}: {error}")
             return
         for entry in entries:
             at = path / entry.name
@@ -116,7 +131,9 @@ class Listing:
         written = _signature(path, "rounds.csv", "spent.csv", "summary.json")
         facts = self._unchanged(path / "rounds.csv", written, lambda: _numbers(shown))
         state = "finished" if shown.finished else "live" if in_use(path) else "stopped"
-        return {"path": self._word(path), "comparison": above, "state": state, **_about(shown), **facts}
+        told = {"path": self._word(path), "comparison": above, "state": state, **_about(shown), **facts}
+        json.dumps(told, allow_nan=False)  # what cannot be told is found here, and not when all are
+        return told
 
     def _comparison(self, path: Path) -> Facts:
         folder = self._unchanged(path, _signature(path, "comparison.yaml"), lambda: ComparisonFolder.existing(path))

@@ -1,19 +1,21 @@
 """The server behind the page: it only reads, only below one directory, and only for whom it was started."""
 
+import contextlib
 import ipaddress
 import json
 import os
 import socket
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from polyfed.errors import DataError, PolyfedError, UsageError
+from polyfed.errors import DataError, PolyfedError, UsageError, reading
 from polyfed.report.view.listing import Listing, inside
 
 HERE = Path(__file__).parent
@@ -32,6 +34,8 @@ class View(ThreadingHTTPServer):
     """Serves the page of one directory."""
 
     daemon_threads = True
+    most = 32  # connections at a time; each has a thread
+    patience = 10.0  # seconds in which a whole request must have come
 
     def __init__(self, root: Path, host: str, port: int, allow_remote: bool = False):
         if not root.is_dir():
@@ -43,12 +47,46 @@ class View(ThreadingHTTPServer):
             )
         self.listing, self.hosts = Listing(root.resolve()), _hosts(host)
         self.drawing = Lock()  # reports are drawn one at a time
+        self.free = BoundedSemaphore(self.most)
+        self.awaited: dict[socket.socket, float] = {}  # connections whose request has not come, and until when it must
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
             super().__init__((host, port), Handler)
         except (OSError, OverflowError) as error:
             raise UsageError(f"cannot listen on {host}, port {port}: {error}") from None
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """On a thread of its own, as long as there is one; else whoever asks is sent away."""
+        if not self.free.acquire(blocking=False):
+            with contextlib.suppress(OSError):
+                request.sendall(b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
+            self.shutdown_request(request)
+            return
+        self.awaited[request] = time.monotonic() + self.patience
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self.awaited.pop(request, None)
+            self.free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """One connection from its beginning to its end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.awaited.pop(request, None)
+            self.free.release()
+
+    def service_actions(self) -> None:
+        """Between requests: hang up on whoever sends theirs too slowly."""
+        now = time.monotonic()
+        for request, until in list(self.awaited.items()):
+            if now > until:
+                self.awaited.pop(request, None)
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     @property
     def url(self) -> str:
@@ -97,6 +135,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer; nothing in here may end the server."""
+        self.server.awaited.pop(self.connection, None)
         try:
             if not self.server.expects(self.headers.get("Host", "")):
                 self._send(HTTPStatus.FORBIDDEN, "html", _sentence("this server goes by another name"))
@@ -132,7 +171,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, kind, text, {"Cache-Control": "max-age=86400" if still else "no-store", **policy})
 
     def _send(self, status: HTTPStatus, kind: str, text: str, more: Mapping[str, str] | None = None) -> None:
-        body = text.encode()
+        body = text.encode(errors="replace")
         self.send_response(status)
         for name, value in {**HEADERS, **(more or {})}.items():
             self.send_header(name, value)
@@ -187,7 +226,7 @@ def _report(view: View, query: Query) -> Answer:
     if not words:
         raise DataError("choose a run or a comparison")
     paths = [inside(view.listing.root, word) for word in dict.fromkeys(words)]
-    with view.drawing:
+    with view.drawing, reading(" and ".join(words)):
         return "html", page(select(paths), plotly="/plotly.js")
 
 

@@ -1,0 +1,68 @@
+"""`polyfed methods`, `data` and `split`: what there is, before anything is trained."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyfed.cli.common import Json, Quiet, Words, print_value, read_words
+from polyfed.errors import UsageError
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(show_default=False)] = None, as_json: Json = False, quiet: Quiet = False
+) -> None:
+    """What there is, or one method: its paper, its parameters, what crosses the wire."""
+    from polyfed.report.catalogue import method_entries, method_text, methods_text
+
+    entries = method_entries(name)
+    print_value(
+        entries if name is None else entries[0],
+        as_json,
+        lambda: method_text(entries[0]) if name else methods_text(entries),
+    )
+
+
+def data(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[get] [NAME]", show_default=False)] = None,
+    root: Annotated[Path | None, typer.Option(help="Where to put it.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """What data sets there are, one of them, or `data get NAME` to fetch one."""
+    from polyfed.report.catalogue import data_entries, data_text
+
+    match words or []:
+        case []:
+            entries = data_entries(None)
+        case ["get", name]:
+            from polyfed.data.sources.fetch import get
+
+            where = get(name, root, progress=not quiet)
+            print_value({"name": name, "root": str(where)}, as_json, lambda: f"{name} is at {where}")
+            return
+        case [name] if name != "get":
+            entries = data_entries(name)
+        case _:
+            raise UsageError("say `polyfed data`, `polyfed data NAME` or `polyfed data get NAME`")
+    print_value(entries if not words else entries[0], as_json, lambda: data_text(entries))
+
+
+def split(
+    words: Words = None,
+    figure: Annotated[Path | None, typer.Option("--figure", help="x.pdf, x.svg or x.png; data to x.csv.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Print and draw who holds what, before anything is trained."""
+    sources, keys = read_words(words)
+    import polyfed
+    from polyfed.report.tables import split_text
+
+    described = polyfed.federation(*sources, keys).describe()
+    if figure is not None:
+        from polyfed.report.kinds.holdings import split_chart
+        from polyfed.report.print import save
+
+        save(split_chart(described), figure)
+    print_value(described, as_json, lambda: split_text(described))

@@ -1,0 +1,140 @@
+"""`polyfed export`, `polyfed predict` and `polyfed view`: using what was trained, looking at what was run."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polyfed.cli.common import Json, Quiet, Trust
+from polyfed.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from polyfed.api import Result
+    from polyfed.use.predictor import Predictor
+
+Client = Annotated[int | None, typer.Option("--client", help="The client whose model it is.", show_default=False)]
+Global = Annotated[bool, typer.Option("--global", help="The model that answers for all.")]
+
+
+def export(
+    path: Annotated[Path, typer.Argument(metavar="RUN", show_default=False)],
+    client: Client = None,
+    everybody: Global = False,
+    form: Annotated[str, typer.Option("--format", help="safetensors, onnx or torch-export.")] = "safetensors",
+    out: Annotated[Path | None, typer.Option("--out", help="A new directory; by default one in the run.")] = None,
+    trust: Trust = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a run's model as a directory to ship: weights or graph, card, classes, preprocessing."""
+    _need_one(client, everybody)
+    made = _run_at(path).export(form, client, out, trust)
+    text = json.dumps({"export": str(made), "format": form}) if as_json else f"{made}: see {made / 'card.md'}"
+    sys.stdout.write(text + "\n")
+
+
+def predict(
+    path: Annotated[Path, typer.Argument(metavar="DIR|RUN", show_default=False, help="A run, an export or a site.")],
+    given: Annotated[Path, typer.Option("--input", help=".npy, .npz (x), .csv, a picture or a folder of them.")],
+    client: Client = None,
+    everybody: Global = False,
+    site: Annotated[str | None, typer.Option("--site", help="A site's name.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="A CSV file; by default stdout.")] = None,
+    trust: Trust = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """What a model says of new samples: one line each, the class and its probability."""
+    predictor = _predictor(path, client, everybody, site, trust)
+    from polyfed.data.inputs import read_inputs
+
+    inputs = read_inputs(given, predictor.preparation)
+    if inputs.skipped and not quiet:
+        sys.stderr.write(f"polyfed: {inputs.skipped} files in '{given}' are no pictures and are left out\n")
+    chances = predictor.probabilities(inputs.x)
+    names = predictor.class_names
+    rows = [
+        {inputs.kind: name, "class": c, "name": names[c], "probability": round(float(chance[c]), 6)}
+        for name, chance, c in zip(inputs.names, chances, chances.argmax(1).tolist(), strict=True)
+    ]
+    text = json.dumps(rows, indent=1) + "\n" if as_json else _as_csv(rows)
+    if out is None:
+        sys.stdout.write(text)
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write to '{out}': {error.strerror}") from None
+
+
+def view(
+    path: Annotated[Path | None, typer.Argument(metavar="[DIR]", show_default=False)] = None,
+    host: Annotated[str, typer.Option(help="Where to listen; only this machine by default.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8420,
+    allow_remote: Annotated[bool, typer.Option("--allow-remote", help="Let other machines read it too.")] = False,
+) -> None:
+    """A local page over the runs and comparisons below a directory; it follows live ones and writes nothing."""
+    from polyfed.report.view.server import View
+
+    with View(path or Path(os.environ.get("POLYFED_OUT") or "runs"), host, port, allow_remote) as page:
+        sys.stdout.write(f"{page.url} shows '{page.listing.root}'; Ctrl-C ends it\n")
+        sys.stdout.flush()
+        with contextlib.suppress(KeyboardInterrupt):
+            page.serve_forever()
+
+
+def _predictor(path: Path, client: int | None, everybody: bool, site: str | None, trust: bool) -> "Predictor":
+    """What answers: of an exported model, a site, or a run."""
+    from polyfed.use.export import is_export, read
+
+    chosen = client is not None or everybody
+    if not path.is_dir():
+        raise DataError(f"there is no folder '{path}'")
+    if is_export(path):
+        if chosen or site is not None:
+            raise UsageError(f"'{path}' is one exported model: leave out --client, --global and --site")
+        return read(path, trust)
+    if site is not None or (path / "site.yaml").is_file():
+        if chosen:
+            raise UsageError("a site has one model, its own: leave out --client and --global")
+        from polyfed.engine.flower import need_flower
+        from polyfed.engine.flower.deploy import layout
+
+        found = layout.Site.at(path, site)
+        need_flower()
+        from polyfed.use.site import site_predictor
+
+        return site_predictor(found)
+    if (path / "sites").is_dir():
+        raise UsageError(f"'{path}' is a federation: say which site's model with --site NAME")
+    _need_one(client, everybody)
+    result = _run_at(path)
+    return result.global_model(trust) if client is None else result.client(client, trust)
+
+
+def _run_at(path: Path) -> "Result":
+    from polyfed.api import Result, load
+
+    found = load(path)
+    if not isinstance(found, Result):
+        raise UsageError(f"'{path}' is a comparison: name one of the runs in it")
+    return found
+
+
+def _need_one(client: int | None, everybody: bool) -> None:
+    if (client is not None) == everybody:
+        raise UsageError("say whose model: --client ID or --global")
+
+
+def _as_csv(rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**row, "probability": f"{row['probability']:.6f}"} for row in rows)
+    return text.getvalue()

@@ -1,0 +1,84 @@
+"""What is wrong with a federation's folder, said before anything starts; and whether what runs lets nobody in."""
+
+from pathlib import Path
+
+from polyfed.config import make_config, read_config
+from polyfed.data.sources.folder import Folder
+from polyfed.engine.flower.deploy import contract, keys, probes, processes, signing
+from polyfed.engine.flower.deploy.layout import SECRET, TOKEN, Server, Site
+from polyfed.engine.flower.deploy.private import read_private
+from polyfed.errors import DataError
+
+
+def check(path: Path, site: str | None = None) -> list[str]:
+    """What was found to be in order, line by line; the first fault is an error."""
+    if site is not None or (path / "site.yaml").is_file():
+        return check_site(Site.at(path, site))
+    server = Server.at(path)
+    found = check_server(server)
+    if processes.listens(server):
+        found += probes.prove_closed(server)
+    _check_authority(server.path.parent / "ca")
+    here = server.path.parent / "sites"
+    strangers = [folder.name for folder in here.glob("*") if (folder / "site.yaml").is_file()]
+    unknown = sorted(set(strangers) - set(server.sites))
+    if unknown:
+        raise DataError(f"the site '{unknown[0]}' in {here} is unknown to the server: federation.yaml does not name it")
+    for name in server.sites:
+        if (here / name / "site.yaml").is_file():
+            found += check_site(_same_key(server, Site.at(here / name, name)), with_data=False)
+    return found
+
+
+def check_server(server: Server) -> list[str]:
+    """Certificate, keys, secrets, the signature of the app, the config."""
+    contract.check_pieces()
+    make_config(read_config(server.config) | {"engine": {"name": "flower"}})
+    keys.check_certificate(server.path / "server.crt", server.path / "ca.crt", server.host)
+    keys.check_key_pair(server.path / "server.key", server.path / "server.crt")
+    for file in (TOKEN, SECRET):
+        read_private(server.path / file)
+    known = {server.key_of(name): name for name in server.sites}
+    if len(known) < len(server.sites):
+        raise DataError("two sites have the same key; every site needs its own")
+    signing.check_app(server.path)
+    until = keys.read_certificate(server.path / "server.crt").not_valid_after_utc
+    about = f"certificate valid until {until:%Y-%m-%d}, {len(known)} sites' keys, the app is signed"
+    return [f"server: {server.address}, {about}"]
+
+
+def check_site(site: Site, with_data: bool = True) -> list[str]:
+    """CA, key, secret, whom it trusts, the server's answer, the data."""
+    contract.check_pieces()
+    keys.check_certificate(site.path / "ca.crt", site.path / "ca.crt")
+    private = site.path / "key"
+    if keys.public_key_of(private) != keys.public_key(site.path / "key.pub"):
+        raise DataError(f"the key {private} does not belong to {site.path / 'key.pub'}")
+    read_private(site.path / SECRET)
+    signing.trusted(site.path / signing.TRUSTED)
+    keys.check_certificate(site.certificate, site.path / "ca.crt", keys.LOCAL)
+    keys.check_key_pair(site.certificate.with_suffix(".key"), site.certificate)
+    strange = [name for name in site.allow if ":" not in name]
+    if strange:
+        raise DataError(f"{site.path / 'site.yaml'}: allow names module:Class, not '{strange[0]}'")
+    found = [f"site {site.name}: joins {site.server} with its key, runs only the signed app"]
+    found += probes.prove_site(site)
+    found += probes.prove_node(site)
+    if with_data:
+        data = Folder(root=site.data).of_one(site.data)
+        shape = "x".join(map(str, data.x.shape[1:]))
+        found.append(f"site {site.name}: {len(data.y)} samples of {data.x.dtype} {shape}, {data.classes} classes")
+    return found
+
+
+def _check_authority(folder: Path) -> None:
+    """Its keys may be elsewhere, which is better; here, only their owner may read them."""
+    for file in ("ca.key", "sign.key"):
+        if (folder / file).exists():
+            read_private(folder / file)
+
+
+def _same_key(server: Server, site: Site) -> Site:
+    if keys.public_key(site.path / "key.pub") != server.key_of(site.name):
+        raise DataError(f"the server knows another key of site '{site.name}' than {site.path / 'key.pub'}")
+    return site

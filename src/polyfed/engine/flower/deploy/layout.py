@@ -1,0 +1,294 @@
+"""A federation on disk: one folder for the server, one for each site to be carried there, and the Flower app."""
+
+import importlib.metadata
+import ipaddress
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from polyfed.config import Tree, read_yaml, write_yaml
+from polyfed.engine.flower.deploy import texts
+from polyfed.errors import DataError, UsageError
+from polyfed.registry import Typed, explain, param
+
+FIRST_CONFIG: Tree = {
+    "method": {"name": "map"},
+    "data": {"name": "folder", "root": "data"},
+    "split": {"partition": "users", "test": 0.2},
+    "model": {"name": "mlp"},
+    "rounds": 10,
+    "engine": {"name": "flower", "deadline": 600.0, "quorum": 0.5},
+}
+DISCLOSE = ("n", "counts")  # what a site may tell of its data: n alone, or the samples of each class too
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")  # of a site, or of a run
+LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")  # between the dots of a host's name
+LOOPBACK, ANYWHERE = "127.0.0.1", "0.0.0.0"
+TOKEN = "control.token"  # who has it may submit apps to the SuperLink
+SECRET = "superexec.secret"  # who has it may fetch tasks from a SuperLink or SuperNode
+LAST_PORT = 65535
+
+
+class FederationFile(Typed):
+    """What federation.yaml holds."""
+
+    sites: list[str] = param(..., "the sites' names")
+    host: str = param(..., "the name or address at which sites reach the server")
+    port: int = param(..., "the guard's port, the only one that is open to others", ge=1, le=LAST_PORT)
+    link: int = param(..., "the SuperLink's port, on this machine only", ge=1, le=LAST_PORT)
+    mutual: bool = param(False, "the guard listens only to whoever shows a certificate of a site")
+
+
+class SiteFile(Typed):
+    """What site.yaml holds."""
+
+    name: str = param(..., "the site's name")
+    server: str = param(..., "host:port of the guard")
+    port: int = param(..., "where the SuperNode listens on this machine", ge=1, le=LAST_PORT)
+    data: str = param(..., "the folder of this site's samples")
+    disclose: Any = param(..., "what the server is told of the data: n or counts")
+    mutual: bool = param(False, "show the guard this site's certificate")
+    allow: list[str] = param([], "methods and models outside polyfed that the server may name, as module:Class")
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server's folder: who belongs to the federation, and where it listens."""
+
+    path: Path
+    sites: tuple[str, ...]  # sorted: a site's client id is its place here
+    host: str
+    port: int  # of the guard
+    link: int  # of the SuperLink, on loopback
+    mutual: bool
+
+    @property
+    def address(self) -> str:
+        return at_port(self.host, self.port)
+
+    @property
+    def runs(self) -> Path:
+        return self.path / "runs"
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    def key_of(self, site: str) -> bytes:
+        """The public key a site is known by."""
+        from polyfed.engine.flower.deploy import keys  # needs the extra: only who makes or reads keys pays for it
+
+        return keys.public_key(self.path / "keys" / f"{site}.pub")
+
+    @staticmethod
+    def at(path: Path) -> "Server":
+        """The server's folder at a path, or in the federation's folder there."""
+        home = path / "server" if (path / "server" / "federation.yaml").is_file() else path
+        otherwise = f"'{path}' is not a federation: make one with polyfed deploy init"
+        file = _settings(FederationFile, home / "federation.yaml", otherwise)
+        if file.link == file.port:
+            raise DataError(f"{home / 'federation.yaml'}: the guard and the SuperLink need different ports")
+        names = tuple(checked_names(file.sites))
+        return Server(home.resolve(), names, checked_host(file.host), file.port, file.link, file.mutual)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site's folder: its name, its key, its data, its memories and its model."""
+
+    path: Path
+    name: str
+    server_host: str  # where the guard is
+    server_port: int
+    port: int  # where its SuperNode listens on this machine
+    data: Path
+    disclose: str
+    mutual: bool
+    allow: tuple[str, ...]
+
+    @property
+    def server(self) -> str:
+        return at_port(self.server_host, self.server_port)
+
+    @property
+    def memory(self) -> Path:
+        return self.path / "memory"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def certificate(self) -> Path:
+        """What its own SuperExec, and with mutual TLS the guard, knows this site by."""
+        return self.path / "site.crt"
+
+    @property
+    def shown(self) -> Path | None:
+        """What is shown to the guard, if anything."""
+        return self.certificate if self.mutual else None
+
+    @staticmethod
+    def at(path: Path, name: str | None = None) -> "Site":
+        """The site's folder at a path, or the one of that name in the federation's folder there."""
+        home = path / "sites" / name if name and (path / "sites" / name).is_dir() else path
+        otherwise = f"'{path}' is not a site" + (f" named '{name}'" if name else "")
+        file = _settings(SiteFile, home / "site.yaml", otherwise)
+        if name is not None and file.name != name:
+            raise UsageError(f"the site at '{home}' is '{file.name}', not '{name}'")
+        host, port = _parted(file.server, home / "site.yaml")
+        check_disclose(file.disclose, f"{home / 'site.yaml'}: disclose")
+        home = home.resolve()
+        data = home / Path(file.data).expanduser()
+        return Site(home, file.name, host, port, file.port, data, file.disclose, file.mutual, tuple(file.allow))
+
+
+def check_disclose(value: Any, where: str) -> None:
+    """What a site tells is one of a few words; any other might be meant to keep more than it does."""
+    if value not in DISCLOSE:
+        raise UsageError(f"{where} is n or counts, not {value!r}")
+
+
+def _settings(kind: Any, path: Path, otherwise: str) -> Any:
+    if not path.is_file():
+        raise DataError(otherwise)
+    try:
+        tree = read_yaml(path.read_text(encoding="utf-8"), str(path))
+        if not isinstance(tree, dict) or any(not isinstance(key, str) for key in tree):
+            raise DataError(f"{path} must hold keys and values")
+        return kind(**tree)
+    except ValidationError as error:
+        raise DataError(f"{path}: {explain(error, '', set(kind.model_fields), path.name)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def _parted(address: str, path: Path) -> tuple[str, int]:
+    """Host and port of `host:port`; an address of version 6 stands in brackets."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or not 1 <= int(port) <= LAST_PORT:
+        raise DataError(f"{path}: the server's address is host:port, not '{address}'")
+    return checked_host(host.removeprefix("[").removesuffix("]")), int(port)
+
+
+def at_port(host: str, port: int) -> str:
+    """host:port, as Flower and others write it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def checked_host(host: str) -> str:
+    """A host's name or address that can be one."""
+    if _ip(host) is None and (len(host) > 253 or not all(LABEL.fullmatch(part) for part in host.split("."))):
+        raise UsageError(f"a host is a name such as fl.example.org or an address, not '{host[:60]}'")
+    return host
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine and reached by nobody else."""
+    address = _ip(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def bind_address(server: Server) -> str:
+    """Where the guard listens: everywhere, unless the federation is on this machine alone."""
+    if not is_loopback(server.host):
+        return ANYWHERE
+    return LOOPBACK if server.host == "localhost" else server.host
+
+
+def init(
+    path: Path, sites: list[str], host: str, port: int, config: Tree, mutual: bool = False, disclose: str = "counts"
+) -> None:
+    """Write a ready federation."""
+    from polyfed.engine.flower.deploy import keys, private, signing
+
+    names = checked_names(sites)
+    checked_host(host)
+    if not 1 <= port <= LAST_PORT - 1 - len(names):
+        raise UsageError(f"--port is the first of {2 + len(names)} ports between 1 and {LAST_PORT}, not {port}")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UsageError(f"'{path}' exists and is not empty; give another folder")
+    server, authority = path / "server", path / "ca"
+    for folder in (server / "keys", server / "app" / "polyfed_app", server / "flower", server / "runs"):
+        folder.mkdir(parents=True)
+    server.chmod(0o700)
+    authority.mkdir(mode=0o700)
+    keys.make_authority(authority)
+    keys.make_signing_key(authority)
+    keys.make_server_certificate(authority, server, host)
+    for file in ("ca.crt", "sign.pub"):
+        (server / file).write_bytes((authority / file).read_bytes())
+    for file in (TOKEN, SECRET):
+        private.make_secret(server / file)
+    for at, name in enumerate(names):
+        about = {"name": name, "server": at_port(host, port), "port": port + 2 + at, "data": "data"}
+        _write_site(path, {**about, "disclose": disclose, "mutual": mutual, "allow": []})
+    settings = {"sites": names, "host": host, "port": port, "link": port + 1, "mutual": mutual}
+    (server / "federation.yaml").write_text(write_yaml(settings))
+    (server / "config.yaml").write_text(texts.CONFIG_HEAD + write_yaml(config))
+    _write_app(server)
+    signing.sign(server, authority)
+    _script(server / "start.sh", texts.START_SERVER)
+    (path / "README.md").write_text(texts.README.format(path=path, server=at_port(host, port), first=names[0]))
+
+
+def checked_names(sites: list[str]) -> list[str]:
+    """Names that sites can have, sorted."""
+    strange = [name for name in sites if not NAME.fullmatch(name)]
+    if strange:
+        raise UsageError(f"a site's name is letters, digits, - and _, not {strange[0][:60]!r}")
+    if len(set(sites)) != len(sites) or len(sites) < 2:
+        raise UsageError("a federation needs at least two sites with different names, for example --sites a,b,c")
+    return sorted(sites)
+
+
+def _write_site(path: Path, settings: Tree) -> None:
+    from polyfed.engine.flower.deploy import keys, private, signing
+
+    name, authority = settings["name"], path / "ca"
+    home = path / "sites" / name
+    (home / "data").mkdir(parents=True)
+    home.chmod(0o700)
+    keys.make_site_key(home)
+    (path / "server" / "keys" / f"{name}.pub").write_bytes((home / "key.pub").read_bytes())
+    (home / "ca.crt").write_bytes((authority / "ca.crt").read_bytes())
+    signing.trust(authority, home)
+    private.make_secret(home / SECRET)
+    keys.make_site_certificate(authority, home, name)
+    (home / "site.yaml").write_text(texts.SITE_HEAD + write_yaml(settings))
+    _script(home / "start.sh", texts.START_SITE)
+
+
+def _write_app(server: Path) -> None:
+    app = server / "app"
+    version = importlib.metadata.version("polyfed")
+    (app / "pyproject.toml").write_text(texts.PYPROJECT.format(version=version))
+    (app / "polyfed_app" / "__init__.py").write_text('"""The federation as a Flower app: polyfed does the work."""\n')
+    (app / "polyfed_app" / "server_app.py").write_text(texts.SERVER_APP)
+    (app / "polyfed_app" / "client_app.py").write_text(texts.CLIENT_APP)
+
+
+def _script(path: Path, text: str) -> None:
+    path.write_text(text.replace("@BIN@", str(Path(sys.executable).parent)))
+    path.chmod(0o755)
+
+
+def around(home: Path) -> dict[str, str]:
+    """The environment of a process of Flower's: its files here, no telemetry, one thread, our programs first."""
+    from polyfed.engine.flower import SILENT
+
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}  # some open doors
+    return {**plain, **SILENT, **threads, "FLWR_HOME": str(home / "flower"), "PATH": programs}

@@ -1,0 +1,131 @@
+"""What a site's data look like, as it says in its hello, and the federation that server and site build from it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyfed.config import Config
+from polyfed.data.federation import Federation
+from polyfed.data.sources.base import Dataset
+from polyfed.data.sources.folder import Folder
+from polyfed.data.sources.raw import pixel_levels, statistics_of
+from polyfed.data.split import Split, split_alone
+from polyfed.engine.flower.deploy.layout import Site
+from polyfed.engine.work import CPU, device_of, side_of
+from polyfed.errors import DataError, UsageError
+
+VERSIONS = ("polyfed", "torch", "numpy", "flwr")
+COUNTS = {"train": "counts", "test": "test_counts", "val": "val_counts"}  # the keys of a hello with class counts
+FIXED = ("n", "tests", "vals", *COUNTS.values(), "classes", "shape", "kind", "levels", "disclosed")  # of the data
+HALF = 127.5  # mean and spread of pixels where nobody tells how his are spread
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Classes and sample shape of a site, and how its pixels are spread."""
+
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]  # as stored: images are [H, W, C]
+    kind: str  # uint8 images or float32
+    levels: np.ndarray | None  # [channel, value], of images where it is told
+    versions: tuple[str, ...]
+
+    def said(self) -> dict[str, Any]:
+        """For a record."""
+        told = [] if self.levels is None else self.levels.ravel().tolist()
+        plain = {"classes": list(self.classes), "shape": list(self.shape), "kind": self.kind}
+        return {**plain, "levels": told, "versions": list(self.versions)}
+
+    @staticmethod
+    def heard(said: Mapping[str, Any]) -> "Schema":
+        """The inverse."""
+        levels = np.array(said["levels"], np.int64).reshape(-1, 256) if said["levels"] else None
+        shape, versions = tuple(map(int, said["shape"])), tuple(map(str, said["versions"]))
+        return Schema(tuple(map(str, said["classes"])), shape, str(said["kind"]), levels, versions)
+
+
+def versions() -> tuple[str, ...]:
+    """What must be the same everywhere."""
+    return tuple(f"{package} {metadata.version(package)}" for package in VERSIONS)
+
+
+def schema_of(dataset: Dataset, disclose: str) -> Schema:
+    """What a site's samples look like."""
+    levels = pixel_levels(dataset.x) if dataset.images and disclose == "counts" else None
+    return Schema(dataset.class_names, dataset.x.shape[1:], str(dataset.x.dtype), levels, versions())
+
+
+def agreed(said: Mapping[str, Schema]) -> Schema:
+    """What all sites agree on, with their pixels taken together; or who differs from whom, and in what."""
+    first, *others = said
+    one = said[first]
+    for name in others:
+        other = said[name]
+        for what, mine, theirs in (
+            ("samples", (one.kind, one.shape), (other.kind, other.shape)),
+            ("classes", one.classes, other.classes),
+            ("versions", one.versions, other.versions),
+        ):
+            if mine != theirs:
+                raise DataError(_difference(what, first, mine, name, theirs))
+    told = [schema.levels for schema in said.values() if schema.levels is not None]
+    return replace(one, levels=np.sum(told, axis=0) if len(told) == len(said) else None)
+
+
+def _difference(what: str, first: str, mine: Sequence[Any], name: str, theirs: Sequence[Any]) -> str:
+    if what == "samples":
+        here, there = (f"{kind} {list(shape)}" for kind, shape in (mine, theirs))
+        return f"the sites' samples differ: those of '{first}' are {here}, those of '{name}' {there}"
+    only = [word for word in (*mine, *theirs) if (word in mine) != (word in theirs)]
+    cure = "; data.classes in the config fixes them for all" if what == "classes" else "; install the same everywhere"
+    return f"the sites' {what} differ: '{first}' and '{name}' do not both have {', '.join(only[:5])}{cure}"
+
+
+def statistics(schema: Schema) -> dict[str, list[float]]:
+    """Mean and spread of the channels, the same for everybody; nothing where samples are no images."""
+    if schema.kind != "uint8":
+        return {}
+    if schema.levels is None:
+        channels = schema.shape[-1]
+        return {"mean": [HALF] * channels, "std": [HALF] * channels}
+    mean, std = statistics_of(schema.levels)
+    return {"mean": list(mean), "std": list(std)}
+
+
+def own_data(config: Config, site: Site) -> Dataset:
+    """A site's samples."""
+    source = config.data
+    if not isinstance(source, Folder):
+        raise UsageError(f"a site has its samples in a folder: data.name must be folder, not '{source.name}'")
+    if source.limit is not None:
+        raise UsageError("data.limit needs the samples of all sites; a federation takes them as they are")
+    return source.of_one(site.data)
+
+
+def own_federation(config: Config, dataset: Dataset, name: str, order: Mapping[str, Any]) -> Federation:
+    """The federation as a site sees it: everybody by name, and its own samples."""
+    names = tuple(order["sites"])
+    if "mean" in order:
+        dataset = replace(dataset, mean=tuple(order["mean"]), std=tuple(order["std"]))
+    split = split_alone(dataset, config.split, config.seed, names.index(name), names)
+    return _federation(config, dataset, split, device_of(config.device))
+
+
+def server_federation(config: Config, schema: Schema, names: tuple[str, ...]) -> Federation:
+    """The federation as the server sees it: everybody by name, and no sample; one blank row carries the shape."""
+    blank = np.zeros((1, *schema.shape), schema.kind)
+    dataset = Dataset("folder", blank, np.zeros(1, np.int64), 1, schema.classes)
+    nothing = tuple(np.arange(0) for _ in names)
+    heldout = split_alone(dataset, config.split, config.seed, 0, names).heldout
+    split = Split(nothing, nothing, nothing, nothing[0], heldout, names, False, {})
+    return _federation(config, dataset, split, CPU)
+
+
+def _federation(config: Config, dataset: Dataset, split: Split, device: torch.device) -> Federation:
+    wanted = None if config.data.size == "auto" else config.data.size
+    side = side_of(config, dataset.shape)
+    return Federation(dataset, split, wanted if side is None else side, config.data.augment, device)

@@ -1,0 +1,1 @@
+"""What leaves a run for the world: predictors, exports, their cards and bills of materials."""

@@ -1,0 +1,48 @@
+"""A run's models, brought back from its last checkpoint: what answers for a client, or for all."""
+
+from torch import nn
+
+from polyfed.config import Config
+from polyfed.data.sources.folder import Folder
+from polyfed.engine.local import Serial
+from polyfed.engine.rounds import Run
+from polyfed.engine.run_folder import RunFolder
+from polyfed.engine.work import World
+from polyfed.errors import DataError, UsageError
+from polyfed.measure.watch import Silent
+from polyfed.use.predictor import Predictor
+
+
+class _ReadOnly(RunFolder):
+    """A folder nothing is written to."""
+
+    def say(self, text: str) -> None: ...
+
+
+def replay(config: Config, folder: RunFolder, client: int | None) -> Predictor:
+    """The predictor of a client, or the global one, as the newest checkpoint has it."""
+    if not folder.checkpoints():
+        raise DataError(f"the run at '{folder.path}' has no checkpoint yet")
+    run = Run(config, _ReadOnly(folder.path), Serial(), Silent())
+    run.prepare()
+    run.restore()
+    if client is None:
+        model = run.method.global_predictor(run.server)
+        if model is None:
+            raise UsageError(f"method '{run.method.name}' has no global model; ask for a client's")
+        return predictor_of(run.world, model)
+    if client not in run.server.clients:
+        raise UsageError(f"there is no client {client}; the run has clients 0 to {len(run.server.clients) - 1}")
+    job = run.jobs("evaluate", config.rounds + 1, [client])[0]
+    ready = run.world.client(job, run.store.get(client, job.version))
+    run.method.adapt(ready)
+    return predictor_of(run.world, run.method.predictor(ready))
+
+
+def predictor_of(world: World, model: nn.Module) -> Predictor:
+    """A model of this world, ready for new samples."""
+    data, source = world.federation, world.config.data
+    preparation = data.preparation
+    if preparation.images and isinstance(source, Folder) and source.size != "auto":
+        preparation = preparation.model_copy(update={"any_size": True})  # as its own pictures were read
+    return Predictor(model.eval(), preparation, data.class_names, world.config.eval.batch, world.resident.device)

@@ -1,0 +1,633 @@
+"""A real federation on loopback: a guard, a SuperLink, three SuperNodes, TLS, keys, attacks, kills, a large model."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import polyfed
+from federations import free_ports, make_federation
+from killing import wait_for
+from polyfed.config import read_yaml, write_yaml
+from polyfed.errors import DataError, UsageError
+from polyfed.message import Memory
+
+if importlib.util.find_spec("flwr") is None:
+    pytest.skip("flwr is not installed", allow_module_level=True)
+
+from polyfed.engine.flower.deploy import check, control, keys, layout, probes, processes, schema
+from polyfed.engine.statements import fault_of_hello, known_of
+
+SITES = ("a", "b", "c")
+HOST = "127.0.0.2"  # loopback too, but not where the SuperLink listens
+OWN = Path(__file__).parents[2] / "own_methods.py"
+WORDS = ["rounds=2", "model.width=0.1", "train.batch=16", "eval.every=9", "engine.deadline=200", "data.classes=10"]
+
+
+def make_samples(folder: Path, k: int) -> None:
+    """Some digits, of some classes only."""
+    digits = load_digits()
+    rows = np.random.default_rng(k).permutation(len(digits.target))[:80]
+    rows = rows[digits.target[rows] % 3 != k]
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "digits.npz", x=(digits.data[rows] / 16).astype("float32"), y=digits.target[rows])
+
+
+def change(file: Path, **keys) -> None:
+    """Other values in a file of settings."""
+    file.write_text(write_yaml(read_yaml(file.read_text(), str(file)) | keys))
+
+
+class Federation:
+    """A federation of three sites with its processes; its public address is one that the SuperLink has not."""
+
+    def __init__(self, path: Path, cli):
+        self.path, self.cli = path, cli
+        self.processes: dict[str, subprocess.Popen] = {}
+        make_federation(path, cli, "c,a,b", "--host", HOST, *WORDS)
+        for k, name in enumerate(SITES):
+            make_samples(path / "sites" / name / "data", k)
+            shutil.copytree(path / "sites" / name / "data", path / "together" / name)
+            change(path / "sites" / name / "site.yaml", allow=[f"{OWN}:Failing"])
+
+    def start(self, name: str) -> None:
+        """A start script, as people call it."""
+        folder = self.path / ("server" if name == "server" else f"sites/{name}")
+        log = (self.path / f"{name}.log").open("ab")
+        self.processes[name] = subprocess.Popen(
+            [folder / "start.sh"], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def log(self, name: str) -> str:
+        return (self.path / f"{name}.log").read_text()
+
+    def wait_for_server(self) -> None:
+        seen = self.log("server").count("sites may join") if (self.path / "server.log").exists() else 0
+        self.start("server")
+        assert wait_for(lambda: self.log("server").count("sites may join") > seen, 120, 0.2), self.log("server")
+
+    def child(self, name: str, program: str) -> int:
+        """The part of Flower's that a start script runs."""
+        mine = self.processes[name].pid
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                except OSError:
+                    continue
+                if parent == mine and program.encode() in words:
+                    return int(entry.name)
+        raise LookupError(program)
+
+    def deploy(self, command: str, *words: str) -> subprocess.Popen:
+        line = [sys.executable, "-m", "polyfed.cli", "deploy", command, str(self.path), *words, "--json"]
+        return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def done(self, process: subprocess.Popen, seconds: float = 400) -> tuple[int, dict, str]:
+        out, err = process.communicate(timeout=seconds)
+        return process.returncode, json.loads(out) if out else {}, err
+
+    def locally(self, out: Path, **changes):
+        """The same experiment on the local engine, from the same folders put together."""
+        tree = layout.Server.at(self.path).config
+        engine = {"name": "local", "workers": 0}
+        return polyfed.run(tree, {"data.root": str(self.path / "together"), **changes}, engine=engine, out=out)
+
+    def newest(self) -> Path:
+        return max((self.path / "server" / "runs").glob("run-*"))
+
+    def end(self) -> None:
+        for name in (*SITES, "server"):
+            if name in self.processes:
+                self.processes[name].terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory, cli):
+    made = Federation(tmp_path_factory.mktemp("deploy") / "federation", cli)
+    made.wait_for_server()
+    for name in SITES:
+        made.start(name)
+    for name in SITES:
+        assert wait_for(lambda name=name: "SuperNode ID" in made.log(name), 200, 0.2), made.log(name)
+    yield made
+    made.end()
+
+
+# ---- without a process
+
+
+@pytest.fixture
+def folder(tmp_path, cli):
+    """A federation on disk with its data."""
+    assert cli("deploy", "init", str(tmp_path / "f"), "--sites", "a,b,c", "--port", "9").code == 0
+    for k, name in enumerate(SITES):
+        make_samples(tmp_path / "f" / "sites" / name / "data", k)
+    return tmp_path / "f"
+
+
+def test_init_writes_a_federation_whose_private_keys_only_the_owner_reads(folder):
+    assert check.check(folder)
+    for name in SITES:
+        assert check.check(folder, name)
+        assert (folder / "sites" / name / "key").stat().st_mode & 0o077 == 0
+    assert (folder / "ca" / "ca.key").stat().st_mode & 0o077 == 0
+    readme = (folder / "README.md").read_text()
+    for command in ("deploy check", "server/start.sh", "start.sh", "deploy run", "polyfed predict"):
+        assert command in readme
+
+
+def test_start_scripts_check_first_and_no_path_tells_anybody(folder):
+    for script in (folder / "server" / "start.sh", folder / "sites" / "a" / "start.sh"):
+        text = script.read_text()
+        assert text.index("deploy check") < text.index("exec polyfed")
+        assert "FLWR_TELEMETRY_ENABLED=0" in text
+    around = layout.around(folder)
+    assert around["FLWR_TELEMETRY_ENABLED"] == around["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--sites", "a"], "at least two sites"),
+        (["--sites", "a,a"], "different names"),
+        (["--sites", "a,../b"], "letters, digits"),
+        (["--sites", "a,b", "--host", "fl example.org"], "a host is a name"),
+        (["--sites", "a,b", "--port", "65533"], "--port is the first of 4 ports"),
+        (["--sites", "a,b", "rounds=0"], "rounds"),
+    ],
+)
+def test_a_federation_that_cannot_be_is_refused(tmp_path, cli, words, sentence):
+    said = cli("deploy", "init", str(tmp_path / "f"), *words)
+    assert said.code == 2
+    assert sentence in said.err
+    assert not (tmp_path / "f").exists()
+
+
+def test_check_names_what_is_wrong_with_certificates_keys_and_data(folder, tmp_path, cli, monkeypatch):
+    other = tmp_path / "other"
+    cli("deploy", "init", str(other), "--sites", "a,b")
+    site, server = folder / "sites" / "a", folder / "server"
+    (site / "key").chmod(0o644)
+    assert "chmod 600" in cli("deploy", "check", str(site)).err
+    (site / "key").chmod(0o600)
+    shutil.copy(other / "sites" / "a" / "key", site / "key")
+    assert "does not belong to" in cli("deploy", "check", str(folder), "--site", "a").err
+    shutil.copy(other / "server" / "ca.crt", server / "ca.crt")
+    assert "was not made by the CA" in cli("deploy", "check", str(folder)).err
+    (folder / "sites" / "b" / "data" / "digits.npz").write_bytes(b"nonsense")
+    assert cli("deploy", "check", str(folder), "--site", "b").code == 3
+    monkeypatch.setattr(keys, "DAYS", -0.001)
+    (other / "server" / "server.key").unlink()
+    keys.make_server_certificate(other / "ca", other / "server", "127.0.0.1")
+    assert "expired on" in cli("deploy", "check", str(other)).err
+
+
+def test_without_flower_every_command_says_what_to_install(folder, cli, monkeypatch):
+    from polyfed.engine import flower
+
+    monkeypatch.setattr(flower.importlib.util, "find_spec", lambda name: None)
+    for command in ("init", "check", "sign", "serve", "join", "run", "resume", "status"):
+        said = cli("deploy", command, str(folder))
+        assert said.code == 2
+        assert "pip install 'polyfed[flower]'" in said.err
+
+
+def test_sites_that_differ_are_named_with_what_differs():
+    one = schema.Schema(("0", "1"), (64,), "float32", None, ("polyfed 1",))
+    assert schema.agreed({"a": one, "b": one}).classes == ("0", "1")
+    for field, value, words in (
+        ("classes", ("0", "1", "2"), r"classes differ: 'a' and 'b'.*2; data\.classes"),
+        ("shape", (32,), r"samples differ: those of 'a' are float32 \[64\], those of 'b' float32 \[32\]"),
+        ("versions", ("polyfed 2",), r"versions differ: 'a' and 'b'.*polyfed 2"),
+    ):
+        with pytest.raises(DataError, match=words):
+            schema.agreed({"a": one, "b": schema.replace(one, **{field: value})})
+
+
+def test_a_node_that_claims_anothers_name_is_refused(folder):
+    from flwr.app import ConfigRecord, RecordDict
+
+    from polyfed.engine.flower.deploy.server import Sites
+
+    server = layout.Server.at(folder)
+
+    def node(number, key):
+        return SimpleNamespace(node_id=number, public_key=key, last_activated_at="now")
+
+    nodes = [node(7 + k, server.key_of(name)) for k, name in enumerate(SITES)]
+    stranger = node(99, b"someone else's")
+    grid = SimpleNamespace(get_nodes=lambda: [*nodes, stranger])
+    sites = Sites(grid, server, folder / "server" / "runs" / "run-1", "counts")
+    assert sites._connected() == {"a": 7, "b": 8, "c": 9}, "a key that is not registered is nobody"
+
+    def reply(name):
+        content = RecordDict({"who": ConfigRecord({"site": name})})
+        return SimpleNamespace(has_error=lambda: False, content=content)
+
+    assert sites._introduced(8, reply("b"))[0] == "b"
+    with pytest.raises(DataError, match="the key of site 'b' says that it is 'a'"):
+        sites._introduced(8, reply("a"))
+
+
+def test_a_site_splits_its_samples_as_the_local_engine_does(folder, tmp_path):
+    from polyfed.config import make_config
+    from polyfed.engine.work import federation_of
+
+    for name in SITES:
+        shutil.copytree(folder / "sites" / name / "data", tmp_path / "together" / name)
+    tree = {"data": {"name": "folder", "root": str(tmp_path / "together"), "classes": 10}}
+    config = make_config(tree | {"split": {"partition": "users", "test": 0.3, "val": 0.1}})
+    whole = federation_of(config)
+    for k, name in enumerate(SITES):
+        site = layout.Site.at(folder, name)
+        own = schema.own_federation(config, schema.own_data(config, site), name, {"sites": list(SITES)})
+        for part in ("train", "val", "test"):
+            mine, theirs = getattr(own.clients[k], part), getattr(whole.clients[k], part)
+            assert (mine.pool.x[mine.rows] == theirs.pool.x[theirs.rows]).all()
+            assert (mine.y == theirs.y).all()
+            assert not len(getattr(own.clients[(k + 1) % 3], part))
+
+
+def test_a_site_tells_n_alone_if_it_or_the_server_says_so(folder):
+    from polyfed.config import write_yaml
+    from polyfed.engine.flower.deploy.client import introduce
+
+    order = {"config": write_yaml(layout.FIRST_CONFIG), "sites": list(SITES), "disclose": "counts"}
+    context = SimpleNamespace(node_config={"home": str(folder / "sites" / "a")})
+    said = introduce(order, context)
+    assert sum(said["counts"]) == said["n"]
+    assert introduce(order | {"disclose": "n"}, context)["counts"] == []
+    text = (folder / "sites" / "a" / "site.yaml").read_text()
+    (folder / "sites" / "a" / "site.yaml").write_text(text.replace("disclose: counts\n", "disclose: n\n"))
+    hidden = introduce(order, context)
+    assert (hidden["counts"], hidden["n"]) == ([], said["n"])
+
+
+@pytest.mark.parametrize("value", ["none", "", None, "N", ["n"], "count"])
+def test_disclose_knows_its_values(folder, value):
+    from polyfed.config import write_yaml
+    from polyfed.engine.flower.deploy.client import introduce
+
+    order = {"config": write_yaml(layout.FIRST_CONFIG), "sites": list(SITES), "disclose": value}
+    context = SimpleNamespace(node_config={"home": str(folder / "sites" / "a")})
+    with pytest.raises(UsageError, match="what the server asks for, disclose, is n or counts, not"):
+        introduce(order, context)
+    file = folder / "sites" / "a" / "site.yaml"
+    file.write_text(write_yaml(read_yaml(file.read_text(), "site") | {"disclose": value}))
+    with pytest.raises(UsageError, match=r"site\.yaml: disclose is n or counts, not"):
+        introduce(order | {"disclose": "counts"}, context)
+
+
+@pytest.fixture
+def greeting(folder):
+    """What the sites say, and a crew that hears it and does nothing else."""
+    from polyfed.config import make_config, write_yaml
+    from polyfed.engine.flower.deploy.client import introduce
+    from polyfed.engine.flower.deploy.server import Sites
+
+    tree = layout.FIRST_CONFIG | {"data": {"name": "folder", "root": "data", "classes": 10}}
+    order = {"config": write_yaml(tree), "sites": list(SITES), "disclose": "counts"}
+    said = {
+        name: introduce(order, SimpleNamespace(node_config={"home": str(folder / "sites" / name)})) for name in SITES
+    }
+    run = folder / "server" / "runs" / "run-1"
+    run.mkdir()
+    config, log = make_config(tree), []
+
+    def greet(**changes):
+        sites = Sites(SimpleNamespace(), layout.Server.at(folder), run, "counts")
+        sites._ask = lambda *_: {name: said[name] | changes.get(name, {}) for name in SITES}
+        sites.greet(config, log.append)
+        world = sites.world(config)
+        return {SITES[o.client]: fault_of_hello(o, world.task.classes, world.origin) for o in sites.hello()}, sites
+
+    return said, greet, log
+
+
+@pytest.mark.parametrize(
+    ("lie", "told"),
+    [
+        ({"n": "x"}, "n is 'x'"),
+        ({"n": 10**15}, "n is 1000000000000000"),
+        ({"levels": [1, 2, 3]}, "levels is"),
+        ({"counts": "all"}, "counts is 'all'"),
+        ({"counts": [1, 2]}, "the class counts of its train samples have shape"),
+        ({"classes": [1, 2]}, "classes.0 is 1"),
+        ({"shape": [-1]}, "shape.0 is -1"),
+        ({"versions": "new"}, "versions is 'new'"),
+        ({"password": "x"}, "password is 'x'"),
+    ],
+)
+def test_a_site_whose_hello_cannot_be_true_is_found_and_the_others_go_on(greeting, lie, told):
+    said, greet, _ = greeting
+    faults, sites = greet(b=lie)
+    assert faults["b"].startswith(told)
+    assert (faults["a"], faults["c"]) == ("", "")
+    assert sites.schema.classes == tuple(said["a"]["classes"])
+
+
+def test_what_a_site_said_of_its_data_at_first_holds(greeting):
+    said, greet, log = greeting
+    greet()
+    _, sites = greet(c={"n": said["c"]["n"] * 1000})
+    assert sites.said["c"]["n"] == said["c"]["n"]
+    assert log == ["site 'c' tells otherwise of its n than at first; what it told at first holds"]
+
+
+def test_the_record_says_what_each_site_disclosed(greeting, tmp_path):
+    from polyfed.measure.recorder import Recorder
+
+    _, greet, log = greeting
+    hidden = {"counts": [], "test_counts": [], "val_counts": [], "levels": [], "disclosed": "n"}
+    _, sites = greet(a=hidden)
+    assert "class counts are not told" in log[0]
+    known = [known_of(outcome) for outcome in sites.hello()]
+    Recorder(tmp_path, {}, {}).federation(known, SimpleNamespace(class_names=(), heldout=()))
+    rows = json.loads((tmp_path / "federation.json").read_text())["clients"]
+    assert [(row["name"], row["disclosed"]) for row in rows] == [("a", "n"), ("b", "counts"), ("c", "counts")]
+
+
+def test_secure_aggregation_is_refused_and_so_is_a_server_that_is_not_there(folder, cli):
+    assert "only for its legacy fit API" in cli("deploy", "run", str(folder), "engine.secagg=true").err
+    said = cli("deploy", "run", str(folder))
+    assert said.code == 4
+    assert "nobody listens" in said.err
+    with pytest.raises(UsageError, match="disclose"):
+        control.begin(layout.Server.at(folder), {"deploy": {"disclose": "everything"}})
+
+
+JOB = """
+import time
+from polyfed.engine.flower.deploy import client
+client._end_with_superexec()
+print(flush=True)
+time.sleep(300)
+"""
+SUPEREXEC = """
+import os, subprocess, sys
+job = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
+job.stdout.readline()
+print(job.pid, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_job_ends_with_the_superexec_that_started_it():
+    said = subprocess.run([sys.executable, "-c", SUPEREXEC, JOB], capture_output=True, text=True, timeout=120)
+    assert wait_for(lambda: not processes.alive(int(said.stdout)), 20, 0.1), "it goes on though nobody wants it"
+
+
+# ---- with processes
+
+
+@pytest.mark.slow
+def test_map_between_sites_has_the_local_engines_bits_and_each_model_stays_at_home(federation, tmp_path, cli):
+    code, summary, err = federation.done(federation.deploy("run"))
+    assert code == 0, err
+    local = federation.locally(tmp_path / "local")
+    assert summary["fingerprint"] == local.fingerprint
+    assert summary["personal"] == local["personal"]
+    assert summary["bytes"] == local["bytes"]
+    assert summary["failed"] == {}
+    _stays_at_home(federation)
+    site = federation.path / "sites" / "b"
+    np.save(tmp_path / "x.npy", np.load(site / "data" / "digits.npz")["x"][:5])
+    said = cli("predict", str(site), "--input", str(tmp_path / "x.npy"))
+    assert len(said.out.splitlines()) == 6, said.err
+    expected = local.client(1).predict(np.load(tmp_path / "x.npy"))
+    assert [int(line.split(",")[1]) for line in said.out.splitlines()[1:]] == expected.tolist()
+    status = json.loads(cli("deploy", "status", str(federation.path), "--json").out)
+    assert (status["online"], status["run"]["state"], status["run"]["round"]) == (3, "finished", 2)
+
+
+def _stays_at_home(federation: Federation) -> None:
+    """No file of the server, and of no other site, holds a piece of a site's memory: nothing of it crossed the wire."""
+    for name in SITES:
+        home = federation.path / "sites" / name
+        memory = Memory.decode((home / "model" / "memory.safetensors").read_bytes())
+        tensor = next(t for t in memory.tensors().values() if t.is_floating_point() and len(t) > 100)
+        piece = tensor[-40:].numpy().tobytes()
+        elsewhere = [federation.path / "server", *(federation.path / "sites" / n for n in SITES if n != name)]
+        for path in (p for folder in elsewhere for p in folder.rglob("*") if p.is_file()):
+            assert piece not in path.read_bytes(), f"{path} holds a piece of the memory of site {name}"
+        assert any(piece in p.read_bytes() for p in home.rglob("*") if p.is_file()), "the search finds what is there"
+
+
+ATTACKS = (("POST", probes.CONTROL), ("POST", "/v1/control/start-run"), ("POST", probes.RUNTIME))
+ATTACKS += (("POST", probes.REGISTER), ("POST", probes.ASKED), ("GET", "/docs"), ("GET", "/openapi.json"))
+
+
+@pytest.mark.slow
+def test_whoever_has_only_the_ca_gets_nowhere_from_another_address(federation, cli):
+    """What once ran code on the server and on every site: control, runtime, documentation, registration."""
+    server = layout.Server.at(federation.path)
+    authority = server.path / "ca.crt"
+    shown = keys.client_context(authority, federation.path / "sites" / "a" / "site.crt")
+    guard = probes.Door(HOST, server.port, shown, source=HOST)
+    link = probes.Door("127.0.0.1", server.link, keys.client_context(authority), source=HOST)
+    for headers in ({}, probes.strangers_headers(), {"authorization": "Bearer none"}):
+        assert [guard.ask(*attack, headers) for attack in ATTACKS] == [403] * len(ATTACKS)
+        assert {link.ask(*attack, headers) for attack in ATTACKS} <= {401, 403}
+    probes.prove_guard(guard)
+    with pytest.raises(ConnectionRefusedError):
+        probes.Door(HOST, server.link, None).ask("GET", "/docs")
+    probes.prove_certificate_wanted(probes.Door(HOST, server.port, keys.client_context(authority), source=HOST))
+    said = cli("deploy", "check", str(federation.path))
+    assert said.code == 0, said.err
+    for words in ("tried from outside", "site c: the guard", "site c: its SuperNode gives tasks only to its own"):
+        assert words in said.out
+
+
+STRANGER = """
+import http.client, json, ssl, sys
+context = ssl._create_unverified_context()
+said = {}
+for host, port, method, target in json.loads(sys.argv[1]):
+    try:
+        connection = http.client.HTTPSConnection(host, port, timeout=20, context=context)
+        connection.request(method, target, b"", {"content-type": "application/protobuf"})
+        answer = connection.getresponse().status
+    except OSError as error:
+        answer = type(error).__name__
+    said[f"{port} {target}"] = answer
+for path in json.loads(sys.argv[2]):
+    try:
+        said[path] = open(path, "rb").read().hex()
+    except OSError as error:
+        said[path] = type(error).__name__
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="another user needs root and setpriv")
+def test_another_user_of_the_machine_gets_nowhere(federation, tmp_path):
+    server = layout.Server.at(federation.path)
+    asks = [("127.0.0.1", server.link, *attack) for attack in ATTACKS]
+    asks += [(HOST, server.port, *attack) for attack in ATTACKS]
+    nodes = [layout.Site.at(federation.path, name).port for name in SITES]
+    asks += [("127.0.0.1", port, "POST", probes.RUNTIME) for port in nodes]
+    secret = ["server/control.token", "server/superexec.secret", "server/server.key", "server/flower/credentials.yaml"]
+    secret += ["ca/ca.key", "ca/sign.key", "sites/a/key", "sites/a/superexec.secret", "sites/a/data/digits.npz"]
+    files = [str(federation.path / name) for name in secret]
+    line = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        shutil.which("python3", path="/usr/bin:/bin"),
+    ]
+    if line[-1] is None:
+        pytest.skip("there is no python3 that another user may start")
+    done = subprocess.run(
+        [*line, "-I", "-c", STRANGER, json.dumps(asks), json.dumps(files)], capture_output=True, text=True
+    )
+    said = json.loads(done.stdout or "{}")
+    assert len(said) == len(asks) + len(files), done.stderr
+    for where, answer in said.items():
+        if where in files:
+            assert answer == "PermissionError", where
+        elif where.startswith(str(server.port)):
+            assert isinstance(answer, str), f"{where}: {answer} without a certificate"
+        else:
+            assert answer in (401, 403), f"{where}: {answer}"
+
+
+FOREIGN = """
+import os
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+client, server = ClientApp(), ServerApp()
+MARKS = {marks!r}
+open(os.path.join(MARKS, "imported-" + str(os.getpid())), "w")
+
+
+@client.query()
+def query(message, context):
+    open(os.path.join(MARKS, "ran-on-a-site"), "w")
+    return Message(RecordDict(), reply_to=message)
+
+
+@server.main()
+def main(grid, context):
+    nodes = list(grid.get_node_ids())
+    messages = [Message(RecordDict(), dst_node_id=node, message_type="query") for node in nodes]
+    replies = list(grid.send_and_receive(messages, timeout=120))
+    with open(os.path.join(MARKS, "replies.tmp"), "w") as file:
+        file.write(str([reply.has_error() and reply.error.code for reply in replies]))
+    os.replace(os.path.join(MARKS, "replies.tmp"), os.path.join(MARKS, "replies"))
+"""
+
+
+@pytest.mark.slow
+def test_a_site_refuses_an_app_that_was_not_signed_even_from_who_has_the_token(federation, tmp_path):
+    server = layout.Server.at(federation.path)
+    app, marks = tmp_path / "foreign", tmp_path / "marks"
+    marks.mkdir()
+    shutil.copytree(server.path / "app", app)
+    for side in ("client", "server"):
+        text = FOREIGN.replace("{marks!r}", repr(str(marks)))
+        (app / "polyfed_app" / f"{side}_app.py").write_text(f"{text}\napp = {side}\n")
+    processes.call(server, "run", str(app), "polyfed")
+    assert wait_for((marks / "replies").exists, 150, 0.2), federation.log("server")[-2000:]
+    from flwr.common.constant import ErrorCode
+
+    assert (marks / "replies").read_text() == str([ErrorCode.INVALID_FAB] * 3)
+    assert not (marks / "ran-on-a-site").exists()
+    assert len(list(marks.glob("imported-*"))) == 1, "the server's own process alone imported it"
+    for name in SITES:
+        assert "could not be verified" in federation.log(name)
+
+
+@pytest.mark.slow
+def test_an_unregistered_node_and_a_foreign_ca_are_refused(federation, tmp_path, cli):
+    cli("deploy", "init", str(tmp_path / "other"), "--sites", "a,b")
+    stranger = tmp_path / "stranger"
+    shutil.copytree(federation.path / "sites" / "a", stranger, ignore=shutil.ignore_patterns("running.json", "flower"))
+    for name in ("key", "key.pub"):
+        shutil.copy(tmp_path / "other" / "sites" / "a" / name, stranger / name)
+    change(stranger / "site.yaml", port=free_ports(1))
+    done = subprocess.run([stranger / "start.sh"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3
+    assert "refuses site 'a': its key is not registered" in done.stderr
+    for name in ("ca.crt", "site.crt", "site.key"):
+        shutil.copy(tmp_path / "other" / "sites" / "a" / name, stranger / name)
+    done = subprocess.run([stranger / "start.sh"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3
+    assert "vouches for" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_site_the_server_app_and_the_superlink_are_killed_and_training_finishes(federation, own, tmp_path):
+    marker = tmp_path / "sleeps"
+    method = [f"method.name={own('Failing')}", "method.who=1", "method.when=2", "rounds=3"]
+    going = federation.deploy("run", *method, "method.how=sleep", f"method.marker={marker}")
+    assert wait_for(marker.exists, 200, 0.1), federation.log("b")
+    os.kill(federation.child("b", "supernode"), signal.SIGKILL)  # in the middle of round 2
+    federation.processes["b"].wait(30)
+    federation.start("b")
+    run = federation.newest()
+    assert wait_for(lambda: (run / "checkpoints" / "at-000002").exists(), 200, 0.1), (run / "log.txt").read_text()
+    os.kill(_server_app(federation), signal.SIGKILL)
+    code, _, err = federation.done(going)
+    assert (code, "deploy resume" in err) == (4, True)
+
+    going = federation.deploy("resume")
+    assert wait_for(lambda: "resumed after round 2" in (run / "log.txt").read_text(), 200, 0.1)
+    os.kill(federation.child("server", "superlink"), signal.SIGKILL)
+    code, _, err = federation.done(going)
+    assert code == 4, err
+    federation.processes["server"].wait(30)
+    federation.wait_for_server()
+    assert wait_for(lambda: "SuperNode ID" in federation.log("b").rpartition("Starting Flower SuperNode")[2], 200, 0.5)
+    code, summary, err = federation.done(federation.deploy("resume"))
+    assert code == 0, err
+    assert newest_times(federation, run) == [3, 2, 3], "no round counts twice"
+    assert [2, 1] in [lost[:2] for lost in summary["lost"]]
+    assert "round 2: client 1 failed" in (run / "log.txt").read_text()
+    lost = federation.locally(tmp_path / "local", rounds=3, method={"name": own("Failing"), "who": 1, "when": 2})
+    assert summary["fingerprint"] == lost.fingerprint, "rounds done again have the same bits"
+
+
+def _server_app(federation: Federation) -> int:
+    return json.loads((federation.path / "server" / "last.json").read_text())["pid"]
+
+
+def newest_times(federation: Federation, run: Path) -> list[int]:
+    """How often each site remembers to have taken part."""
+    times = []
+    for name in SITES:
+        found = (federation.path / "sites" / name / "memory" / run.name).glob("*.safetensors")
+        newest = max(found, key=lambda path: int(path.stem.split("-")[1]))
+        times.append(Memory.decode(newest.read_bytes()).times)
+    return times
+
+
+@pytest.mark.slow
+def test_a_model_of_over_100_megabytes_goes_through(federation):
+    started = time.monotonic()
+    words = ["method=fedavg", "model.width=10", "rounds=1", "participation=0.3"]
+    code, summary, err = federation.done(federation.deploy("run", *words))
+    assert code == 0, err
+    assert summary["bytes"]["up"] > 100e6
+    assert summary["failed"] == {}
+    print(f"{summary['bytes']['up'] / 1e6:.0f} MB up in {time.monotonic() - started:.0f} s")
