@@ -124,6 +124,20 @@ def test_they_end_with_their_parent_however_that_dies(trial, own):
     assert not seen.left_in_shared_memory()
 
 
+def test_a_ctrl_c_stays_blocked_while_the_first_of_them_is_spawned():
+    script = (
+        "import signal\n"
+        "from multiprocessing import resource_tracker\n"
+        "from polyfed.engine.local.worker import _spawning\n"
+        "with _spawning():\n"
+        "    resource_tracker.getfd()  # as the first spawn of a process does; it starts the tracker where there is none\n"
+        "    assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])\n"
+        "assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_a_ctrl_c_while_they_start_leaves_no_traceback(trial):
     out = trial.path()

@@ -10,6 +10,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
@@ -112,6 +113,7 @@ def _spawning() -> Iterator[None]:
     """A process spawned inside does not run the user's script again, and a Ctrl-C while it starts is not its own."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
+    resource_tracker.ensure_running()  # started by the first spawn, it would unblock the signal before that spawn
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
