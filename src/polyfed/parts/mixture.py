@@ -74,3 +74,34 @@ def _mixed(answers: list[Tensor], shares: Tensor, how: str) -> Tensor:
     if how == "logits":
         return (shares[:, :, None] * z).sum(1)
     return torch.logsumexp(torch.log_softmax(z, 2) + shares.log()[:, :, None], 1)
+
+
+class WithPrivate(Net):
+    """A network with private parts beside it: `forward` is the shared network, `personal` what its client answers."""
+
+    def personal(self, x: Tensor) -> Tensor:
+        """Logits of the shared network and the private parts together."""
+        raise TypeError(f"{type(self).__name__} must say how a client answers")
+
+
+class Personal(Ensemble):
+    """A network with private parts, as its client answers."""
+
+    def __init__(self, net: WithPrivate):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        return self.net.personal(x)
+
+    def plan(self) -> dict[str, Any]:
+        """Nothing: the method builds the private parts into the network."""
+        return {}
+
+    @classmethod
+    def planned(cls, plan: dict[str, Any], make: Callable[[], Net]) -> "Personal":
+        """Build it again; its weights are loaded afterwards."""
+        net = make()
+        assert isinstance(net, WithPrivate)
+        return cls(net)
