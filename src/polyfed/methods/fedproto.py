@@ -61,15 +61,18 @@ class FedProto(Method):
 
     def merge(self, server: Server, uploads: Sequence[Upload]) -> None:
         """Eq. 6: the mean over those who hold the class, by how much they hold of it."""
-        sent = [(u.message["classes"], u.message["prototypes"], u.message["counts"]) for u in uploads]
-        if self.average == "mean":
-            sent = [(classes, rows, torch.ones_like(counts)) for classes, rows, counts in sent]
+        sent = [(u.message["classes"], u.message["prototypes"], self.weights(u)) for u in uploads]
         if "prototypes" in server.state:  # what is not replaced stays
             now = torch.cat([classes for classes, _, _ in sent])
             old = ~torch.isin(server.state.classes, now)
             kept = server.state.classes[old], server.state.prototypes[old]
             sent.append((*kept, torch.ones_like(kept[0])))
         server.state.classes, server.state.prototypes = merged(sent, server.task.classes)
+
+    def weights(self, upload: Upload) -> Tensor:
+        """What a client's prototypes count: its samples of each class, of all it said it has in its hello."""
+        counts = upload.message["counts"].double()
+        return torch.ones_like(counts) if self.average == "mean" else upload.n * counts / counts.sum().clamp(min=1)
 
     def predictor(self, client: Client) -> nn.Module:
         """The client's own head; or the nearest prototype, once there are any."""
