@@ -20,6 +20,18 @@ def test_fingerprint_does_not_depend_on_the_number_of_workers(trial, method, mod
     assert parallel["bytes"] == serial["bytes"]
 
 
+SLOWER = [pytest.param(name, marks=pytest.mark.slow) for name in ("lg-fedavg", "pfedme", "per-fedavg", "fedrod")]
+
+
+@pytest.mark.parametrize("name", ["fedproto", "flda", "pfedla", *SLOWER])
+def test_personal_methods_have_the_same_bits_on_any_number_of_workers(trial, name):
+    """What is built beside the model, kept on a client or mixed on the server is the same wherever a client works."""
+    changes = {"method.name": name, "rounds": 2, "participation": 0.75}
+    serial, *parallel = (trial(changes | {"engine.workers": count}) for count in (0, 1, 2))
+    assert [run.fingerprint for run in parallel] == [serial.fingerprint] * 2
+    assert [run["personal"] for run in parallel] == [serial["personal"]] * 2
+
+
 def test_running_twice_gives_the_same_bits_and_another_seed_others(trial, method):
     first, again = trial.kept({"method.name": method}), trial({"method.name": method})
     other = trial({"method.name": method, "seed": 1})

@@ -19,6 +19,8 @@ METHODS = {
     "creff": FEATURES | {"method.head_epochs": 5},
     "mupfl": FEATURES | {"method.tau": 2},
     "distfl": {"method.steps": 5, "method.z": 10, "method.warmup_rounds": 0},
+    "fedproto": {},
+    "pfedla": {},
 }
 
 
@@ -225,6 +227,10 @@ FIELDS = {
     "mupfl: w * -10": ("mupfl", field("w", lambda w: w * -10), "median", "'w' moves by"),
     "distfl: statistics = 1e30": ("distfl", field("statistics", lambda s: s * 0 + 1e30), "bound", "'statistics' holds"),
     "distfl: w * -10": ("distfl", field("w", lambda w: w * -10), "median", "'w' moves by"),
+    "fedproto: rows = 1e30": ("fedproto", field("prototypes", lambda p: p * 0 + 1e30), "bound", "'prototypes' holds"),
+    "fedproto: a class twice": ("fedproto", field("classes", lambda c: c * 0), "range", "'classes' names"),
+    "fedproto: negative counts": ("fedproto", field("counts", lambda n: -n), "range", "'counts' must be"),
+    "pfedla: w * -10": ("pfedla", field("w", lambda w: w * -10), "median", "'w' moves by"),
 }
 
 

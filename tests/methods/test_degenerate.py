@@ -83,7 +83,7 @@ def test_without_batch_norm_nothing_is_skipped(name: str, tmp_path: Path) -> Non
     assert training[["skipped_batches", "eval_mode_steps"]].to_numpy().sum() == 0
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "map", "fedcrc", "ecl"])
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "map", "fedcrc", "ecl", "per-fedavg", "flda"])
 def test_batches_of_one_train_everybody(name: str, tmp_path: Path) -> None:
     """train.batch=1 with BatchNorm: no batch can teach a norm, so all steps are in eval mode and none is skipped."""
     result = run(name, tmp_path / "run", rounds=1, **{"train.batch": 1})
@@ -93,7 +93,7 @@ def test_batches_of_one_train_everybody(name: str, tmp_path: Path) -> None:
     assert training["skipped_batches"].sum() == 0
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "fedrs", "fedper"])
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "fedrs", "fedper", "per-fedavg", "fedproto", "pfedla"])
 def test_a_fraction_of_an_epoch_that_is_no_step_is_no_failure(name: str, tmp_path: Path) -> None:
     result = run(name, tmp_path / "run", **{"train.epochs": 0.1})
     assert result["failed"] == result["rejected"] == {}

@@ -71,7 +71,8 @@ def test_a_method_that_sends_without_a_limit_does_not_start(tmp_path: Path) -> N
         riding.ride(tmp_path / "run", Unlimited)
 
 
-# floats down and up for each participating client and round, of P, P_b = P - P_h and P - #BN
+# floats down and up for each participating client and round, of P, P_b = P - P_h and P - #BN of the model as it is
+# built without a method; what a method builds beside it is its own
 FLOATS: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
     **dict.fromkeys(
         ["fedavg", "fedprox", "ditto", "fedrs", "fedphp", "map", "ditto-rs", "fedcrc", "ecl", "fedavg-ft"],
@@ -81,6 +82,8 @@ FLOATS: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
     **dict.fromkeys(["fedper", "fedrep", "fedbabu"], lambda p, p_b, no_bn: (p_b, p_b)),
     "fedbn": lambda p, p_b, no_bn: (no_bn, no_bn),
     "k-cluster": lambda p, p_b, no_bn: (2 * p, p),
+    **dict.fromkeys(["pfedme", "per-fedavg", "fedrod", "flda", "pfedla"], lambda p, p_b, no_bn: (p, p)),
+    "lg-fedavg": lambda p, p_b, no_bn: (p - p_b, p - p_b),
     "local": lambda p, p_b, no_bn: (0, 0),
 }
 NUMBERS = {"k-cluster": 1}  # up, beside the floats
@@ -90,7 +93,7 @@ NUMBERS = {"k-cluster": 1}  # up, beside the floats
 def test_bytes_are_those_of_the_accounting(ride: Riding, name: str) -> None:
     """On a model without buffers, where P is all there is."""
     run = ride({"name": name}, data="skewed", model="mlp", rounds=2)
-    layout = run.layout
+    layout = ride("fedavg", data="skewed", model="mlp", rounds=2).layout
     assert layout.size == layout.n_weights
     p, p_b = layout.size, layout.length(body)
     down, up = FLOATS[name](p, p_b, p)
@@ -116,7 +119,15 @@ def test_what_is_done_after_the_last_round_costs_one_model_each(ride: Riding, na
 
 
 @pytest.mark.parametrize(
-    ("name", "part"), [("fedavg", everything), ("fedper", body), ("fedrep", body), ("fedbabu", body), ("fedbn", ~bn)]
+    ("name", "part"),
+    [
+        ("fedavg", everything),
+        ("fedper", body),
+        ("fedrep", body),
+        ("fedbabu", body),
+        ("fedbn", ~bn),
+        ("lg-fedavg", head),
+    ],
 )
 def test_with_batch_norm_the_buffers_of_the_shared_slice_come_too(ride: Riding, name: str, part: Any) -> None:
     run = ride({"name": name}, data="skewed", model="mlp-bn", rounds=2)
@@ -197,6 +208,12 @@ def test_a_method_that_keeps_what_it_does_not_declare_is_told(tmp_path: Path) ->
 # ---- what is personal, by value
 
 
+def unlike_the_upload(theta: torch.Tensor, run: Ride) -> torch.Tensor:
+    """pFedMe's theta is w where the last batch says nothing of a weight: its other values."""
+    sent = next(s.up.w for s in run.of("train") if torch.equal(s.memory().personal_model.flat, theta))
+    return theta[theta != sent]
+
+
 SECRETS: dict[str, Callable[[Any, Ride], list[torch.Tensor]]] = {
     "fedper": lambda memory, run: [memory["personal"]],
     "fedrep": lambda memory, run: [memory["personal"]],
@@ -208,6 +225,8 @@ SECRETS: dict[str, Callable[[Any, Ride], list[torch.Tensor]]] = {
     "map": lambda memory, run: [memory["hpm"].flat],
     "fedphp": lambda memory, run: [memory["hpm"].flat] if memory["times"] > 1 else [],  # at first it is the upload
     "sca-map": lambda memory, run: [memory["hpm"].flat],
+    **dict.fromkeys(["lg-fedavg", "fedproto", "fedrod", "flda"], lambda memory, run: [memory["personal"]]),
+    "pfedme": lambda memory, run: [unlike_the_upload(memory["personal_model"].flat, run)],
 }  # SCAFFOLD's control is no secret: the server has the sum of its changes
 
 
@@ -299,7 +318,7 @@ def test_who_promises_to_need_only_sums_gets_the_same_model_from_sums(ride: Ridi
     assert blind.result.fingerprint == seen.result.fingerprint
 
 
-@pytest.mark.parametrize("name", ["k-cluster", "distfl", "creff", "mupfl"])
+@pytest.mark.parametrize("name", ["k-cluster", "distfl", "creff", "mupfl", "fedproto", "pfedla"])
 def test_who_needs_more_than_sums_does_not_promise_and_is_found_out(tmp_path: Path, name: str) -> None:
     assert name not in SUMMING
     with sealed_uploads(), pytest.raises(AssertionError, match="single"):

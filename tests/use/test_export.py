@@ -63,6 +63,37 @@ def test_a_mixture_is_exported_like_a_network(trial, own, rows, tmp_path):
     same(result.client(1).logits(rows), read_back.logits(rows))
 
 
+PERSONAL = {
+    "by prototypes": {"method": "fedproto", "method.predict": "prototype"},
+    "two heads": {"method": "fedrod", "model.name": "mlp-bn"},
+    "two networks": {"method": "flda"},
+}
+PLAINER = [
+    pytest.param({"method": name}, marks=pytest.mark.slow, id=name)
+    for name in ("fedproto", "lg-fedavg", "pfedme", "per-fedavg", "pfedla")
+]
+
+
+@pytest.mark.parametrize("keys", [*(pytest.param(keys, id=kind) for kind, keys in PERSONAL.items()), *PLAINER])
+def test_what_answers_for_a_client_is_exported_as_it_is(trial, rows, tmp_path, keys):
+    result = trial.kept(keys | {"rounds": 2})
+    read_back = read(result.export("safetensors", 1, tmp_path / "out"))
+    same(result.client(1).logits(rows), read_back.logits(rows))
+    if result["global"] is not None:
+        whole = read(result.export("safetensors", None, tmp_path / "whole"))
+        same(result.global_model().logits(rows), whole.logits(rows))
+        assert not torch.equal(whole.logits(rows), read_back.logits(rows))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", GRAPHS)
+@pytest.mark.parametrize("keys", [PERSONAL["by prototypes"], PERSONAL["two networks"]], ids=["prototypes", "two nets"])
+def test_so_are_its_graphs(trial, rows, tmp_path, form, keys):
+    needs(form)
+    result = trial.kept(keys | {"rounds": 2})
+    same(result.client(1).logits(rows), read(result.export(form, 1, tmp_path / "out")).logits(rows))
+
+
 @pytest.mark.slow
 def test_onnx_runs_where_there_is_no_torch(trial, rows, tmp_path):
     needs("onnx")
