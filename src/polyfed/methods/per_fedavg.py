@@ -1,4 +1,4 @@
-"""Per-FedAvg: Fallah et al., Personalized Federated Learning: A Meta-Learning Approach, 2020 (algorithm 1, FO).
+"""Per-FedAvg: Fallah et al., Personalized Federated Learning: A Meta-Learning Approach, 2020 (algorithm 1).
 
 Its first-order variant, which leaves the Hessian out of the gradient of eq. 3. Departure: a step takes two batches, so
 that a round has half as many steps as FedAvg's and reads the data as often.
