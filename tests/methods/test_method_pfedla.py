@@ -60,15 +60,15 @@ def test_who_is_alone_gets_its_own_model_back() -> None:
 
 
 def test_a_model_is_the_weighted_sum_of_those_who_sent_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_weights(monkeypatch, [[1.0, 3.0, 9.0], [-1.0, 0.0, 5.0], [0.0, 2.0, 0.0]])
+    set_weights(monkeypatch, [[1.0, 9.0, 3.0], [0.0, 0.0, 2.0], [-1.0, 5.0, 0.0]])
     method, server = ready()
-    merge(method, server, {0: 2.0, 1: 6.0})
+    merge(method, server, {0: 2.0, 2: 6.0})
     sent = [method.send(server, k).w for k in range(3)]
-    assert set(sent[0].tolist()) == {5.0}  # (2 + 3 * 6) / 4: client 2 has no model to give
-    assert set(sent[1].tolist()) == {6.0}  # no weight at all: its own
-    assert set(sent[2].tolist()) == {6.0}  # a newcomer
-    merge(method, server, {2: 1.0})
-    assert set(method.send(server, 1).w.tolist()) == {1.0}  # now client 2 has one
+    assert set(sent[0].tolist()) == {5.0}  # (2 + 3 * 6) / 4: client 1 has no model to give
+    assert set(sent[1].tolist()) == {6.0}  # a newcomer
+    assert set(sent[2].tolist()) == {6.0}  # no weight at all: its own
+    merge(method, server, {1: 1.0})
+    assert set(method.send(server, 2).w.tolist()) == {1.0}  # now client 1 has one
 
 
 def test_the_hypernetwork_follows_the_change_of_its_client() -> None:

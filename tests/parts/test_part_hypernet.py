@@ -33,13 +33,13 @@ def test_weights_are_not_negative_and_come_from_three_layers() -> None:
 
 
 def test_its_values_make_it_again() -> None:
-    made = hypernetwork()
-    again = Hypernetwork(3, 4, 5, 6, values=made.values())
-    assert torch.equal(again(), made())
-    assert not torch.equal(hypernetwork(1)(), made())
+    made, other = hypernetwork(), hypernetwork(1)
     kept = made.values()
+    again = Hypernetwork(3, 4, 5, 6, values=kept)
+    assert torch.equal(again(), made())
+    assert not torch.equal(other(), made())
     again.descend(again(), torch.ones(3, 4), 0.1)
-    assert torch.equal(kept, made.values())  # values of its own
+    assert torch.equal(kept, made.values())  # what it was made of is not changed
     assert not torch.equal(again.values(), kept)
 
 
