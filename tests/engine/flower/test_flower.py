@@ -34,7 +34,13 @@ METHODS = {
     "mupfl": {"method.tau": 1.0},
     "distfl": {"method.steps": 3, "method.warmup_rounds": 1, "method.threshold": 1e-9},
     "ecl": {},
-    **dict.fromkeys(["lg-fedavg", "pfedme", "per-fedavg", "fedproto", "fedrod", "flda", "pfedla"], {}),
+    "lg-fedavg": {},
+    "pfedme": {},
+    "per-fedavg": {},
+    "fedproto": {},
+    "fedrod": {},
+    "flda": {},
+    "pfedla": {},
 }
 
 
