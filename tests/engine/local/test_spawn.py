@@ -130,7 +130,7 @@ def test_a_ctrl_c_stays_blocked_while_the_first_of_them_is_spawned():
         "from multiprocessing import resource_tracker\n"
         "from polyfed.engine.local.worker import _spawning\n"
         "with _spawning():\n"
-        "    resource_tracker.getfd()  # as the first spawn of a process does; it starts the tracker where there is none\n"
+        "    resource_tracker.getfd()  # as the first spawn does: it starts the tracker where there is none\n"
         "    assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])\n"
         "assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])\n"
     )
