@@ -49,7 +49,7 @@ def crowd(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def start(*given: Any) -> CellProcess:
         started.append(begin(*given))
-        found.append(sum(process.over is None for process in started))
+        found.append(sum(process.ended is None for process in started))
         return started[-1]
 
     monkeypatch.setattr(CellProcess, "start", start)

@@ -1,4 +1,4 @@
-"""A cell in a process of its own: what happens there is told through a pipe; it ends with its parent."""
+"""A cell in a process of its own: it reports events to its parent through a pipe, and it ends when its parent does."""
 
 import contextlib
 import gc
@@ -32,17 +32,20 @@ from polyfed.engine.work import Job, Outcome, World
 from polyfed.errors import Interrupted, InUse, PolyfedError, trouble
 from polyfed.measure.watch import Watch
 
-SELDOM = 2.0  # seconds between looks at a cell's memory
+MEMORY_INTERVAL = 2.0  # seconds between two measurements of a cell's memory
 
 
 @dataclass(frozen=True)
-class Begun:
-    """The cell is this process's, and its run begins."""
+class CellStarted:
+    """The process has locked the cell, and its run begins."""
 
 
 @dataclass(frozen=True)
-class Round:
-    """A round is committed; so busy were the workers since the first one, and so long."""
+class RoundDone:
+    """A round was committed.
+
+    `busy` is the share of their time in which the workers were at work since the first job, and `seconds` is that time.
+    """
 
     done: int
     rounds: int
@@ -52,104 +55,105 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Said:
-    """A line for whoever looks on."""
+class LogLine:
+    """A line that the run wrote to its log."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Holds:
-    """Bytes of memory the cell has for itself."""
+class MemoryUsed:
+    """The bytes of memory that only this cell uses."""
 
     bytes: float
 
 
 @dataclass(frozen=True)
-class Over:
-    """The cell came to its end, another process has it, it was stopped, or it failed."""
+class CellEnded:
+    """The process is done with the cell: it finished, was stopped or failed, or another process works on the cell."""
 
     elsewhere: bool = False
     stopped: bool = False
     error: PolyfedError | None = None
-    died: bool = False  # without a word
+    died: bool = False  # without sending this event itself
 
 
-News = Begun | Round | Said | Holds | Over
+Event = CellStarted | RoundDone | LogLine | MemoryUsed | CellEnded
 
 
 def fault(error: Exception) -> PolyfedError:
-    """Any error as one sentence."""
+    """Turn any error into one that is explained in a sentence."""
     if isinstance(error, PolyfedError):
         return error
     return trouble(error) or PolyfedError(f"a fault in polyfed or a method: {type(error).__name__}: {error}")
 
 
 def log_failure(run: RunFolder, known: PolyfedError, error: Exception) -> None:
-    """Into the cell's log, with where it happened."""
+    """Write an error and its traceback into the cell's log."""
     with contextlib.suppress(OSError, PolyfedError):  # where there is no room for the run there is none for its log
         run.say(f"failed: {known}\n{''.join(traceback.format_exception(error)).rstrip()}")
 
 
 @dataclass
 class CellProcess:
-    """One cell under way, seen from outside."""
+    """A running cell as its parent sees it."""
 
     cell: Cell
     workers: int
     pipe: Connection
     process: Any
-    holds: float = 0.0
-    over: Over | None = None
+    memory: float = 0.0
+    ended: CellEnded | None = None
 
     @staticmethod
     def start(folder: ComparisonFolder, cell: Cell, config: Config, workers: int, note: str) -> "CellProcess":
-        """Fork it; Python objects of this process are there too."""
+        """Fork a process for a cell; it inherits the Python objects of this one."""
         context = multiprocessing.get_context("fork")
-        ours, theirs = context.Pipe(duplex=False)
-        serving = Serving(folder, cell, config, workers, note, theirs, ours, os.getpid())
-        process = context.Process(target=serving.go)  # no daemon: it has workers of its own
+        ours, others = context.Pipe(duplex=False)
+        runner = CellRunner(folder, cell, config, workers, note, others, ours, os.getpid())
+        process = context.Process(target=runner.go)  # no daemon: it has workers of its own
         with warnings.catch_warnings():  # forking beside our own progress thread is safe: cells never print
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
-        theirs.close()
+        others.close()
         return CellProcess(cell, workers, ours, process)
 
-    def news(self) -> Iterator[News]:
-        """What it told; its death is its end, too."""
+    def events(self) -> Iterator[Event]:
+        """Yield the events that have arrived; a process that died is reported as ended."""
         try:
-            while self.over is None and self.pipe.poll():
-                told: News = self.pipe.recv()
-                if isinstance(told, Over):
-                    self.over = told
-                yield told
+            while self.ended is None and self.pipe.poll():
+                event: Event = self.pipe.recv()
+                if isinstance(event, CellEnded):
+                    self.ended = event
+                yield event
         except (EOFError, OSError):
             self.process.join()
-            stopped = self.process.exitcode == -signal.SIGTERM  # asked before its run could hear it
-            self.over = Over(False, stopped, PolyfedError(f"its process {_death(self.process.exitcode)}"), died=True)
-            yield self.over
+            stopped = self.process.exitcode == -signal.SIGTERM  # it was asked to stop before its run listened for it
+            error = PolyfedError(f"its process {_how_it_died(self.process.exitcode)}")
+            self.ended = CellEnded(stopped=stopped, error=error, died=True)
+            yield self.ended
 
     def ask_to_stop(self) -> None:
-        """It saves what it has and ends."""
+        """Ask the process to save what it has and to end."""
         self.process.terminate()
 
     def end(self) -> None:
-        """Wait for one that is over; kill any other."""
-        if self.over is None:
+        """Wait for the process if it has ended its cell; kill it otherwise."""
+        if self.ended is None:
             self.process.kill()
         self.process.join()
         self.pipe.close()
 
 
-def _death(code: int) -> str:
+def _how_it_died(code: int) -> str:
     if code == -signal.SIGKILL:
         return "was killed (SIGKILL): by somebody, or because memory ran out"
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code} and no word"
 
 
 @dataclass
-class Serving:
-    """The life of a cell's process."""
+class CellRunner:
+    """What runs in a cell's process."""
 
     folder: ComparisonFolder
     cell: Cell
@@ -157,113 +161,113 @@ class Serving:
     workers: int
     note: str
     pipe: Connection
-    other_end: Connection
+    parents_end: Connection
     parent: int
-    looked: float = 0.0
+    memory_read: float = 0.0
 
     def go(self) -> None:
-        """Run the cell; then end without a word on any stream that the parent has open."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to all: the parent passes it on
+        """Run the cell, then end without flushing any stream that was inherited from the parent."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent passes it on
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self.other_end.close()
+        self.parents_end.close()
         threading.Thread(target=end_with, args=(self.parent,), daemon=True).start()
         torch.set_num_threads(1)
         keep_freed_memory()
-        gc.freeze()  # to look through what the parent made would copy all its pages
+        gc.freeze()  # a collection that visited the parent's objects would copy their pages
         try:
             with threadpool_limits(1):
-                self.tell(self._outcome())
+                self.send(self._outcome())
         finally:
             os._exit(0)
 
-    def tell(self, news: News) -> None:
-        """To the parent."""
-        with contextlib.suppress(OSError):  # it is gone, and this process ends in a moment
-            self.pipe.send(news)
+    def send(self, event: Event) -> None:
+        """Send an event to the parent."""
+        with contextlib.suppress(OSError):  # the parent is gone, and this process ends in a moment
+            self.pipe.send(event)
 
-    def _outcome(self) -> Over:
+    def _outcome(self) -> CellEnded:
         run = self.folder.run(self.cell)
         try:
             self._run(run)
         except InUse:
-            return Over(elsewhere=True)
+            return CellEnded(elsewhere=True)
         except Interrupted:
-            return Over(stopped=True)
+            return CellEnded(stopped=True)
         except Exception as error:
             known = fault(error)
             log_failure(run, known, error)
-            ours = getattr(errors, type(known).__name__, None) is type(known)  # any other may not cross a pipe
-            return Over(error=known if ours else PolyfedError(str(known)))
-        return Over()
+            ours = getattr(errors, type(known).__name__, None) is type(known)  # other classes may not be picklable
+            return CellEnded(error=known if ours else PolyfedError(str(known)))
+        return CellEnded()
 
     def _run(self, run: RunFolder) -> None:
         self.folder.begin(self.cell)
-        with run.locked():  # so that a cell which is another's is never shown as running here
+        with run.locked():  # a cell that another process works on is never shown as running here
             pass
-        self.tell(Begun())
+        self.send(CellStarted())
         if run.result() is None:
             run.say(self.note)
         engine = self.config.engine.model_copy(update={"workers": self.workers})
-        crew = Measured(engine.open(), max(1, self.workers))
+        crew = MeasuredCrew(engine.open(), max(1, self.workers))
         try:
             Run(self.config.model_copy(update={"engine": engine}), run, crew, Relay(self, crew)).go()
         finally:
             crew.close()
 
-    def look_at_memory(self) -> None:
-        """Now and then: reading it takes some milliseconds."""
-        if time.monotonic() - self.looked > SELDOM:
+    def report_memory(self) -> None:
+        """Report how much memory the cell uses, at intervals, because reading it takes some milliseconds."""
+        if time.monotonic() - self.memory_read > MEMORY_INTERVAL:
             mine = [os.getpid(), *(child.pid for child in multiprocessing.active_children() if child.pid)]
-            self.tell(Holds(sum(map(held, mine))))
-            self.looked = time.monotonic()
+            self.send(MemoryUsed(sum(map(held, mine))))
+            self.memory_read = time.monotonic()
 
 
 @dataclass
 class Relay(Watch):
-    """Tells the parent what a watch is told."""
+    """A watch that passes on to the parent what it is told."""
 
-    serving: Serving
-    crew: "Measured"
+    runner: CellRunner
+    crew: "MeasuredCrew"
 
     def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
-        """And how busy the workers were."""
-        self.serving.tell(Round(done, rounds, numbers, *self.crew.busy()))
-        self.serving.look_at_memory()
+        """Report a round, and how busy the workers were."""
+        self.runner.send(RoundDone(done, rounds, numbers, *self.crew.busy()))
+        self.runner.report_memory()
 
     def say(self, text: str) -> None:
-        """A line."""
-        self.serving.tell(Said(text))
+        """Pass on a line of the log."""
+        self.runner.send(LogLine(text))
 
 
-class Measured:
-    """A crew, and how much of its time it was at work."""
+class MeasuredCrew:
+    """A crew that measures which share of its time its workers are at work."""
 
     def __init__(self, crew: Crew, workers: int):
         self.crew, self.workers, self.worked = crew, workers, 0.0
         self.began: float | None = None
 
     def busy(self) -> tuple[float, float]:
-        """The share of the workers' time since the first job in which they worked, and that time in seconds."""
+        """Return the share of the time since the first job in which the workers worked, and that time in seconds."""
         passed = time.perf_counter() - (self.began or time.perf_counter())
         return (self.worked / (passed * self.workers) if passed > 0 else 0.0), passed
 
     def begin(self, config: Config, world: World, store: MemoryStore) -> None:
-        """The crew's."""
+        """Let the crew begin a run."""
         self.crew.begin(config, world, store)
 
     def hello(self) -> Iterator[Outcome]:
-        """The crew's."""
+        """Ask the crew's clients for their hellos."""
         return self.crew.hello()
 
     def run(
         self, jobs: Sequence[Job], deadline: float | None, meanwhile: Callable[[], None] | None
     ) -> Iterator[Outcome]:
-        """The crew's; what each job took is added up."""
+        """Run the jobs, and add up the seconds that each took."""
         self.began = self.began or time.perf_counter()
         for outcome in self.crew.run(jobs, deadline, meanwhile):
             self.worked += outcome.numbers.get("seconds", 0.0)
             yield outcome
 
     def close(self) -> None:
-        """The crew's."""
+        """Close the crew."""
         self.crew.close()

@@ -241,9 +241,9 @@ def test_a_node_that_claims_anothers_name_is_refused(folder):
         content = RecordDict({"who": ConfigRecord({"site": name})})
         return SimpleNamespace(has_error=lambda: False, content=content)
 
-    assert sites._introduced(8, reply("b"))[0] == "b"
+    assert sites._identified(8, reply("b"))[0] == "b"
     with pytest.raises(DataError, match="the key of site 'b' says that it is 'a'"):
-        sites._introduced(8, reply("a"))
+        sites._identified(8, reply("a"))
 
 
 def test_a_site_splits_its_samples_as_the_local_engine_does(folder, tmp_path):
@@ -296,7 +296,7 @@ def test_disclose_knows_its_values(folder, value):
 
 
 @pytest.fixture
-def greeting(folder):
+def hellos(folder):
     """What the sites say, and a crew that hears it and does nothing else."""
     from polyfed.config import make_config, write_yaml
     from polyfed.engine.flower.deploy.client import introduce
@@ -311,14 +311,14 @@ def greeting(folder):
     run.mkdir()
     config, log = make_config(tree), []
 
-    def greet(**changes):
+    def collect(**changes):
         sites = Sites(SimpleNamespace(), layout.Server.at(folder), run, "counts")
-        sites._ask = lambda *_: {name: said[name] | changes.get(name, {}) for name in SITES}
-        sites.greet(config, log.append)
+        sites._ask_for_hellos = lambda *_: {name: said[name] | changes.get(name, {}) for name in SITES}
+        sites.collect_hellos(config, log.append)
         world = sites.world(config)
         return {SITES[o.client]: fault_of_hello(o, world.task.classes, world.origin) for o in sites.hello()}, sites
 
-    return said, greet, log
+    return said, collect, log
 
 
 @pytest.mark.parametrize(
@@ -335,28 +335,28 @@ def greeting(folder):
         ({"password": "x"}, "password is 'x'"),
     ],
 )
-def test_a_site_whose_hello_cannot_be_true_is_found_and_the_others_go_on(greeting, lie, told):
-    said, greet, _ = greeting
-    faults, sites = greet(b=lie)
+def test_a_site_whose_hello_cannot_be_true_is_found_and_the_others_go_on(hellos, lie, told):
+    said, collect, _ = hellos
+    faults, sites = collect(b=lie)
     assert faults["b"].startswith(told)
     assert (faults["a"], faults["c"]) == ("", "")
     assert sites.schema.classes == tuple(said["a"]["classes"])
 
 
-def test_what_a_site_said_of_its_data_at_first_holds(greeting):
-    said, greet, log = greeting
-    greet()
-    _, sites = greet(c={"n": said["c"]["n"] * 1000})
+def test_what_a_site_said_of_its_data_at_first_holds(hellos):
+    said, collect, log = hellos
+    collect()
+    _, sites = collect(c={"n": said["c"]["n"] * 1000})
     assert sites.said["c"]["n"] == said["c"]["n"]
     assert log == ["site 'c' tells otherwise of its n than at first; what it told at first holds"]
 
 
-def test_the_record_says_what_each_site_disclosed(greeting, tmp_path):
+def test_the_record_says_what_each_site_disclosed(hellos, tmp_path):
     from polyfed.measure.recorder import Recorder
 
-    _, greet, log = greeting
+    _, collect, log = hellos
     hidden = {"counts": [], "test_counts": [], "val_counts": [], "levels": [], "disclosed": "n"}
-    _, sites = greet(a=hidden)
+    _, sites = collect(a=hidden)
     assert "class counts are not told" in log[0]
     known = [known_of(outcome) for outcome in sites.hello()]
     Recorder(tmp_path, {}, {}).federation(known, SimpleNamespace(class_names=(), heldout=()))

@@ -1,4 +1,4 @@
-"""The server app of a federation: it greets the sites, then the one round loop runs over them."""
+"""The server app of a federation: it collects the hellos of the sites, then the one round loop runs over them."""
 
 import json
 import os
@@ -29,18 +29,18 @@ from polyfed.errors import DataError, PolyfedError, RunFailed
 from polyfed.measure.watch import Silent
 from polyfed.message import Message
 
-GREETING = 300.0  # seconds every site has to come and say hello
-LOOK = 5.0  # seconds between looks at who is connected
-PAUSE = 0.5  # seconds between looks for replies
+HELLO_TIMEOUT = 300.0  # seconds within which every site must connect and say hello
+REFRESH = 5.0  # seconds after which the list of connected nodes is asked for again
+PAUSE = 0.5  # seconds between two checks for replies
 HELLO = "hello.json"  # what the sites said, for a restart in which one is absent
-ASKED = "deploy.json"  # what was asked for beside the config
+ASKED = "deploy.json"  # what the operator asked for beside the config
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """One run, new or resumed; its end, good or bad, is told in `last.json`."""
+    """Do one run, new or resumed; whether it finished or failed is written to `last.json`."""
     hush()
     # Flower asks us to stop when the SuperLink dies, but its own calls would go on trying to reach it for ever
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
@@ -61,7 +61,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def tell(server: Server, run: Path, state: str, why: str = "", code: int = 0) -> None:
-    """How it stands, for whoever waits on this machine."""
+    """Write the state of a run to `last.json`, for commands that wait for it on this machine."""
     said = {"run": run.name, "state": state, "why": why, "code": code, "pid": os.getpid()}
     write_file(server.path / "last.json", json.dumps(said).encode())
 
@@ -72,7 +72,7 @@ class SitesRun(Run):
     crew: "Sites"
 
     def make_world(self) -> World:
-        self.crew.greet(self.config, self.say)
+        self.crew.collect_hellos(self.config, self.say)
         return self.crew.world(self.config)
 
     def make_store(self) -> MemoryStore:
@@ -80,35 +80,35 @@ class SitesRun(Run):
 
 
 class Elsewhere(MemoryStore):
-    """Memories that stay with their owners: only which version counts, and its digest, are known here."""
+    """Memories that stay with the sites: the server knows only which version counts, and its digest."""
 
     def __init__(self, folder: Path):
         super().__init__(folder)
-        self.kept: list[Mapping[int, int]] = []  # tables of the checkpoints one may go back to
+        self.kept: list[Mapping[int, int]] = []  # the tables of the checkpoints from which a run may resume
 
     def get(self, client: int, version: int | None) -> bytes | None:
-        """Nothing of it is here."""
+        """Return nothing, because no memory is stored here."""
         return None
 
     def persist(self) -> None:
-        """Owners write their memories themselves."""
+        """Do nothing: the sites write their memories themselves."""
 
     def prune(self, *tables: Mapping[int, int]) -> None:
-        """Owners are told with the next job what may be wanted again."""
+        """Keep the tables; the next job tells each site which versions it must keep."""
         self.kept = [dict(table) for table in tables]
 
     def restore(self, table: Mapping[int, int], digests: Mapping[int, str]) -> None:
-        """Go back to these versions; each owner checks the digest of its own."""
+        """Go back to these versions; each site checks the digest of its own."""
         self.table, self.digests = dict(table), dict(digests)
         self.kept = [dict(table)]
 
     def wanted(self, client: int) -> list[int]:
-        """The versions of a client's memory that may be named again."""
+        """Return the versions of a client's memory that a resumed run may ask for."""
         return sorted({table[client] for table in (*self.kept, self.table) if client in table})
 
 
 class Fetched(Posted):
-    """Each reply is fetched on a thread of its own: Flower may wait for hours for the rest of one that broke off."""
+    """Fetches each reply on a thread of its own: Flower may wait for hours for the rest of a reply that broke off."""
 
     def __init__(self, grid: Grid, deadline: float | None):
         super().__init__(grid, deadline)
@@ -136,7 +136,7 @@ class Fetched(Posted):
 
 
 class Sites(OverGrid):
-    """The crew of a federation: who is connected, who is whose, who is late."""
+    """The crew of a federation of real sites: it knows which node belongs to which site, and which are connected."""
 
     pause = PAUSE
     broken = "vanished"
@@ -150,18 +150,18 @@ class Sites(OverGrid):
         self.said: dict[str, dict[str, Any]] = {}
         self._online: dict[str, int] = {}
         self._since: dict[int, str] = {}  # node -> when it connected
-        self._before: dict[int, str] = {}  # the same when the jobs went out
+        self._before: dict[int, str] = {}  # the same at the time when the jobs were sent
         self._looked = 0.0
 
     # ---- before the first round
 
-    def greet(self, config: Config, say: Any) -> None:
-        """Every site's hello; after a restart what an absent one said before holds."""
+    def collect_hellos(self, config: Config, say: Any) -> None:
+        """Collect the hello of every site; after a restart, an absent site's earlier hello is used."""
         self.common["config"] = write_yaml(config.dump())
         known = self.path / HELLO
         before = json.loads(known.read_text()) if known.exists() else {}
-        fresh = self._ask(config, set(before), say)
-        self.said = {name: self._first_word(name, before.get(name), fresh.get(name), say) for name in self.names}
+        fresh = self._ask_for_hellos(config, set(before), say)
+        self.said = {name: self._as_first_told(name, before.get(name), fresh.get(name), say) for name in self.names}
         faults = {name: statements.fault_of_statement(statements.Hello, self._named(name)) for name in self.names}
         honest = [name for name, fault in faults.items() if not fault]
         if not honest:
@@ -173,8 +173,10 @@ class Sites(OverGrid):
         write_file(known, json.dumps(self.said).encode())
 
     @staticmethod
-    def _first_word(name: str, before: dict[str, Any] | None, now: dict[str, Any] | None, say: Any) -> dict[str, Any]:
-        """What a site said of its data in its first hello holds for the whole run."""
+    def _as_first_told(
+        name: str, before: dict[str, Any] | None, now: dict[str, Any] | None, say: Any
+    ) -> dict[str, Any]:
+        """Return a site's hello, with what its first one said of its data, which holds for the whole run."""
         if before is None or now is None:
             return now or before or {}
         held = {key: before[key] for key in schema.FIXED if key in before}
@@ -184,11 +186,11 @@ class Sites(OverGrid):
         return {**now, **held}
 
     def _named(self, name: str) -> dict[str, Any]:
-        """A site's hello under the name its key belongs to."""
+        """Return a site's hello under the name that its key belongs to."""
         return {**self.said[name], "name": name}
 
-    def _ask(self, config: Config, known: set[str], say: Any) -> dict[str, dict[str, Any]]:
-        patience = config.engine.deadline or GREETING
+    def _ask_for_hellos(self, config: Config, known: set[str], say: Any) -> dict[str, dict[str, Any]]:
+        patience = config.engine.deadline or HELLO_TIMEOUT
         end = time.monotonic() + patience
         said: dict[str, dict[str, Any]] = {}
         asked: set[str] = set()
@@ -200,10 +202,11 @@ class Sites(OverGrid):
                     asked.add(name)
                     posted.send(node, node, WHO, "hello", order)
             for node, reply in posted.replies():
-                name, told = self._introduced(node, reply)
+                name, told = self._identified(node, reply)
                 if told is not None:
                     said[name] = told
-                asked.discard(name) if told is None else None
+                else:
+                    asked.discard(name)
             if known and not posted.waiting and said.keys() | known == set(self.names):
                 break
             time.sleep(self.pause)
@@ -215,8 +218,8 @@ class Sites(OverGrid):
             say(f"site '{name}' is not there; what it said in its last hello holds")
         return said
 
-    def _introduced(self, node: int, reply: Any) -> tuple[str, dict[str, Any] | None]:
-        """What a node said of itself: it must be the site its key belongs to, and its data must be in order."""
+    def _identified(self, node: int, reply: Any) -> tuple[str, dict[str, Any] | None]:
+        """Return the site that a node's key belongs to and its hello, which must name that site and report no error."""
         name = next((site for site, at in self._online.items() if at == node), f"node {node}")
         if reply.has_error():
             return name, None  # its app could not start, or it went away: it may come back
@@ -228,13 +231,13 @@ class Sites(OverGrid):
         return name, said
 
     def world(self, config: Config) -> World:
-        """What the server builds: the model, the names, no data."""
+        """Build the world as the server sees it: the model and the names, but no data."""
         world = World(config, schema.server_federation(config, self.schema, self.names))
         self.common |= {"params": world.resident.initial.digest(), "layout": world.resident.layout.digest()}
         return world
 
     def hello(self) -> Iterator[Outcome]:
-        """What the sites said, for the round loop."""
+        """Yield the collected hellos as outcomes, for the round loop."""
         for client, name in enumerate(self.names):
             said = self._named(name)
             counts = {}
@@ -245,7 +248,7 @@ class Sites(OverGrid):
     # ---- rounds
 
     def begin(self, config: Config, world: World, store: MemoryStore) -> None:
-        """Work for this run from now on."""
+        """Begin a run with this store."""
         assert isinstance(store, Elsewhere)
         self.store = store
 
@@ -261,7 +264,7 @@ class Sites(OverGrid):
         return self._grid
 
     def missing(self, client: int) -> str:
-        """A site that was not there when the jobs went out, or has left since: its job is lost with its process."""
+        """Say whether a site was absent when the jobs were sent, or has vanished since and its job with it."""
         node = self.nodes.get(client)
         if node is None:
             return "absent"
@@ -269,11 +272,11 @@ class Sites(OverGrid):
         return "" if self._since.get(node) == self._before[node] else "vanished"
 
     def close(self) -> None:
-        """Nothing here is ours to end."""
+        """Do nothing: the connection belongs to Flower."""
 
     def _connected(self) -> dict[str, int]:
-        """Sites by name with their nodes, by the keys Flower has verified."""
-        if time.monotonic() - self._looked > LOOK or not self._looked:
+        """Return the connected sites by name with their nodes, identified by the keys that Flower has verified."""
+        if time.monotonic() - self._looked > REFRESH or not self._looked:
             self._looked = time.monotonic()
             nodes = list(self._grid.get_nodes())
             self._since = {n.node_id: n.last_activated_at for n in nodes}
