@@ -19,7 +19,7 @@ class Options(Protocol):
     """What the config says about a split; `clients` may be None where the data decide (users)."""
 
     @property
-    def partition(self) -> Any: ...  # a Partition; config.py, which stands above this room, knows it as a Spec
+    def partition(self) -> Any: ...  # a Partition; `config`, which stands above this room, knows it as a Spec
     @property
     def clients(self) -> int | None: ...
     @property
