@@ -92,7 +92,7 @@ def distfl(world: Any, server: Any, rows: Any) -> Calls:
     import torch
     import torch.nn.functional as F
 
-    from polyfed.parts.cluster import divergences
+    from polyfed.parts.dendrogram import divergences
 
     uploads, shape = uploads_of(rows), world.federation.shape
     inputs = torch.randn(INPUTS, *shape, generator=torch.Generator().manual_seed(1))

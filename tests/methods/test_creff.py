@@ -17,7 +17,7 @@ from polyfed.methods.base import Client, Server, Task, Upload
 from polyfed.methods.creff import CReFF
 from polyfed.methods.sites import Known
 from polyfed.params import body, head
-from polyfed.parts.invert import class_means, match_features
+from polyfed.parts.match import class_means, match_features
 
 Riding = Callable[..., Ride]
 FEW = {"method.m": 3, "method.match_steps": 5, "method.head_epochs": 4, "method.head_batch": 1000}

@@ -22,8 +22,9 @@ from polyfed.methods.distfl import DistFL
 from polyfed.methods.sites import Known
 from polyfed.models.base import Net
 from polyfed.params import head
-from polyfed.parts.cluster import Clusters, divergences
+from polyfed.parts.dendrogram import divergences
 from polyfed.parts.invert import activation_statistics
+from polyfed.parts.membership import Clusters
 from polyfed.parts.resident import Resident
 
 Riding = Callable[..., Ride]

@@ -24,7 +24,7 @@ from polyfed.models.base import Net
 from polyfed.params import bn, body, head
 from polyfed.parts import bavd
 from polyfed.parts.cluster import Grouping, cluster_update, cosines, group, similarity
-from polyfed.parts.invert import class_means, match_features
+from polyfed.parts.match import class_means, match_features
 
 Riding = Callable[..., Ride]
 FEW = {"method.m": 3, "method.tau": 2, "method.match_steps": 5, "method.tune_batch": 1000}

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.parts import average as averaging
-from polyfed.parts import chunks, invert
+from polyfed.parts import chunks, cluster, invert, match
 from polyfed.parts.average import average
 from polyfed.parts.chunks import in_chunks, ranges
 from polyfed.parts.cluster import inner_products
-from polyfed.parts.invert import Goal, extract, match_features
+from polyfed.parts.invert import Goal, extract
+from polyfed.parts.match import match_features
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -66,9 +67,9 @@ def matched() -> Tensor:
 @pytest.mark.parametrize("work", [averaged, gram, extracted, matched])
 def test_the_number_of_cores_changes_no_bit(work: Any, on_cores: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(averaging, "BLOCK", 64)
-    monkeypatch.setattr(invert, "WORTH", 1)
+    monkeypatch.setattr(match, "WORTH", 1)
     asked = []
-    for module in (averaging, invert, __import__("polyfed.parts.cluster").parts.cluster):
+    for module in (averaging, cluster, invert, match):
         monkeypatch.setattr(module, "in_chunks", lambda f, pieces: asked.append(len(pieces)) or in_chunks(f, pieces))
     one, two, five = (on_cores(count, work) for count in (1, 2, 5))
     assert torch.isfinite(one).all()

@@ -20,8 +20,9 @@ from polyfed.errors import UsageError
 from polyfed.message import Field, Message, Wire
 from polyfed.methods.base import Client, Method, Server, Upload, method, part_message
 from polyfed.params import everything
-from polyfed.parts.cluster import Clusters, Linkage, partition, proportionate
+from polyfed.parts.dendrogram import Linkage, partition, proportionate
 from polyfed.parts.invert import activation_statistics, bn_layers, extract, knowledge_of, responses
+from polyfed.parts.membership import Clusters
 from polyfed.registry import param
 
 Limit = Annotated[float, Gt(0)] | Literal["auto"]

@@ -17,8 +17,8 @@ from polyfed.data.augment import augmenter
 from polyfed.message import Bundle, Field, Message, Wire
 from polyfed.methods.base import Client, Method, Server, Site, Upload
 from polyfed.params import Params, head
-from polyfed.parts.invert import class_gradients, class_means, labelled, linear, match_features
 from polyfed.parts.losses import cross_entropy
+from polyfed.parts.match import class_gradients, class_means, labelled, linear, match_features
 from polyfed.registry import param
 
 
