@@ -82,9 +82,9 @@ def test_nobody_there_is_said_too(trial):
 def test_a_round_drawn_again_selects_by_the_next_attempts_key(trial):
     run = trial.run({"split.clients": 8, "participation": 0.25})
     run.prepare()
-    drawn = [tuple(run._select(1, attempt)) for attempt in range(5)]
+    drawn = [tuple(run.roster.select(1, attempt)) for attempt in range(5)]
     assert len(set(drawn)) > 1
-    assert drawn == [tuple(run._select(1, attempt)) for attempt in range(5)]
+    assert drawn == [tuple(run.roster.select(1, attempt)) for attempt in range(5)]
     assert {len(d) for d in drawn} == {2}
 
 

@@ -27,7 +27,7 @@ def begun(trial):
 @pytest.mark.parametrize(("quorum", "least"), [(0.0, 1), (0.5, 2), (0.51, 3), (1.0, 4)])
 def test_a_quorum_is_reached_exactly_and_never_by_nobody(trial, quorum, least):
     run = trial.run({"engine.quorum": quorum})
-    assert [run._enough(done, 4) for done in range(5)] == [done >= least for done in range(5)]
+    assert [run.roster.enough(done, 4) for done in range(5)] == [done >= least for done in range(5)]
 
 
 def test_the_last_round_is_measured_too(trial):
@@ -40,36 +40,36 @@ def test_the_last_round_is_measured_too(trial):
 
 def test_every_round_and_every_attempt_selects_anew(begun):
     run = begun(MANY | {"participation": 0.3})
-    drawn = [run._select(round, attempt) for round, attempt in ((1, 0), (2, 0), (1, 1))]
+    drawn = [run.roster.select(round, attempt) for round, attempt in ((1, 0), (2, 0), (1, 1))]
     assert all(len(set(some)) == 6 and some == sorted(some) for some in drawn)
     assert len({tuple(some) for some in drawn}) == 3
-    assert run._select(1, 0) == drawn[0]
+    assert run.roster.select(1, 0) == drawn[0]
 
 
 def test_at_least_one_is_selected_and_by_bernoulli_about_as_many_as_asked_for(begun):
     run = begun(MANY | {"participation": 0.01})
-    assert len(run._select(1, 0)) == 1
+    assert len(run.roster.select(1, 0)) == 1
     run = begun(MANY | {"participation": 0.9, "sampling": "bernoulli"})
-    assert 150 < sum(len(run._select(round, 0)) for round in range(10)) < 200
+    assert 150 < sum(len(run.roster.select(round, 0)) for round in range(10)) < 200
 
 
 def test_who_is_excluded_takes_part_in_nothing(begun):
     run = begun(MANY | {"participation": 1.0})
-    run.exclude(3, "it lied")
+    run.roster.exclude(3, "it lied")
     others = [k for k in range(20) if k != 3]
-    assert run._select(1, 0) == others
+    assert run.roster.select(1, 0) == others
     assert [job.client for job in run.jobs("evaluate", 1, range(20))] == others
 
 
 def test_each_client_drops_out_for_itself(begun):
     run = begun(MANY | {"faults.dropout": 0.5})
-    assert {run._drops_out(1, 0, k) for k in range(20)} == {True, False}
+    assert {run.roster.drops_out(1, 0, k) for k in range(20)} == {True, False}
 
 
 def test_who_reports_what_cannot_be_is_excluded(begun):
     run = begun({})
     job = run.jobs("train", 1, [2])[0]
-    assert run._verified(job, Outcome(2, numbers={"steps": -1})).error == FALSE
+    assert run.roster.verified(job, Outcome(2, numbers={"steps": -1})).error == FALSE
     assert list(run.progress.excluded) == ["2"]
     assert run.progress.excluded["2"].startswith("in round 1 steps is -1")
 

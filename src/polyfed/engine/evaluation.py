@@ -70,7 +70,7 @@ class Evaluation:
         run = self.run
         before = run.progress.last
         end = run.config.rounds + 1
-        participants, heldout = run.participants, list(run.world.federation.heldout)
+        participants, heldout = run.roster.participants, list(run.world.federation.heldout)
         if self._global is None and run.method.has_global:
             self._test_global()
         asked = self._asked_classes()
@@ -193,7 +193,7 @@ class Evaluation:
 
     def _measured_clients(self, round: int) -> list[int]:
         """The clients measured after a round: all, or as many as `eval.clients` says, the same ones every time."""
-        everybody = self.run.participants
+        everybody = self.run.roster.participants
         count = self.run.config.eval.clients
         if count == "all" or count >= len(everybody):
             return everybody
@@ -241,7 +241,7 @@ class Evaluation:
 
     def _passes(self, samples: int) -> float:
         """Forward passes that PA_cls on so many samples costs: a body that all clients share passes each only once."""
-        run, clients = self.run, len(self.run.participants)
+        run, clients = self.run, len(self.run.roster.participants)
         if not run.method.personalises:
             return samples
         if run.method.one_body:

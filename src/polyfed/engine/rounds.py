@@ -8,15 +8,15 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from polyfed import rng
 from polyfed.config import Config, deciding
-from polyfed.engine import statements
 from polyfed.engine.admission import Admission
 from polyfed.engine.base import Crew
 from polyfed.engine.checkpoint import Checkpoints, Origin, Progress, state_of
 from polyfed.engine.evaluation import Evaluation
 from polyfed.engine.gate import Gate, finite
 from polyfed.engine.memory import MemoryStore
+from polyfed.engine.plane import record_plane
+from polyfed.engine.roster import Roster
 from polyfed.engine.run_folder import RunFolder
 from polyfed.engine.start import adopt
 from polyfed.engine.stop import StopRequest
@@ -31,11 +31,8 @@ from polyfed.measure.trackers import tracked
 from polyfed.measure.watch import Watch
 from polyfed.message import digest_of
 from polyfed.methods.base import Method, Server, Upload
-from polyfed.methods.sites import Known
 from polyfed.params import nothing
-from polyfed.parts.cluster import plane
 
-PLANE = 10**11  # products of numbers the picture of uploaded models may cost
 ATTEMPTS = 5  # how often a round below the quorum is drawn again before the run fails
 
 
@@ -45,8 +42,7 @@ class Run:
     def __init__(self, config: Config, folder: RunFolder, crew: Crew, watch: Watch):
         self.config, self.folder, self.crew, self.watch = config, folder, crew, watch
         self.progress, self.clock = Progress(), Stopwatch()
-        self.tested: dict[int, statements.StatedSamples] = {}  # what clients told of the samples they are measured on
-        self._refused: dict[int, str] = {}  # whose hello was a lie, and in what
+        self.roster = Roster(self)
         self._stop = StopRequest()
         self._saved: tuple[Progress, dict[str, int]] | None = None
         self._taken: tuple[Place, dict[str, int]] | None = None  # another run's records that are this one's too
@@ -61,8 +57,7 @@ class Run:
             self.prepare()
             self.recorder.federation(self.server.clients.values(), self.world.federation)
             resumed = self._resume()
-            for client, why in self._refused.items():
-                self.exclude(client, why)
+            self.roster.exclude_liars()
             self.clock.add(self.progress.seconds)
             self.clock.enter("server")
             self._set_restart_point()
@@ -89,8 +84,9 @@ class Run:
         self.world, self.store = self.make_world(), self.make_store()
         self.method: Method = self.world.method
         self.crew.begin(config, self.world, self.store)
-        world, public = self.world, self.world.federation.public
-        self.server = Server(world.resident, world.task, self._hello(), self._weighting(), self.method.shared, public)
+        world, known, weighting = self.world, self.roster.hello(), config.weighting or self.method.weighting
+        public = world.federation.public
+        self.server = Server(world.resident, world.task, known, weighting, self.method.shared, public)
         origin = Origin(deciding(config.dump()), self._federation())
         self.checkpoints = Checkpoints(self.folder.place / "checkpoints", config.checkpoint.keep, origin)
         layout = self.world.resident.layout
@@ -110,25 +106,6 @@ class Run:
     def make_store(self) -> MemoryStore:
         """Make the store of client memories; a server of remote sites stores only which versions count."""
         return MemoryStore(self.folder.place / "memory")
-
-    def _weighting(self) -> str:
-        return self.config.weighting or self.method.weighting
-
-    def _hello(self) -> list[Known]:
-        """Ask every client for name, size, classes and initial model; one whose answer cannot be true is excluded."""
-        known, classes = [], self.world.task.classes
-        for outcome in self.crew.hello():
-            client = outcome.client
-            if outcome.error:
-                raise RunFailed(f"client {client} could not say hello: {statements.bounded(outcome.error)}")
-            fault = statements.fault_of_hello(outcome, classes, self.world.origin)
-            if fault:
-                self._refused[client] = f"in its hello {fault}"
-                known.append(Known(client, self.world.federation.clients[client].name, 0, (0,) * classes))
-            else:
-                self.tested[client] = statements.stated_samples(outcome)
-                known.append(statements.known_of(outcome))
-        return sorted(known, key=lambda each: each.id)  # hellos come in any order
 
     def _federation(self) -> str:
         """A digest of who takes part and of what each client stated that it holds."""
@@ -195,9 +172,9 @@ class Run:
     def _round(self, number: int) -> None:
         """One round; below the quorum it is drawn again with the next attempt's key."""
         for attempt in range(ATTEMPTS):
-            selected = self._select(number, attempt)
+            selected = self.roster.select(number, attempt)
             accepted = self._train(number, attempt, selected)
-            if self._enough(len(accepted), len(selected)):
+            if self.roster.enough(len(accepted), len(selected)):
                 self._merge(number, accepted)
                 self.admission.merged()
                 return
@@ -209,31 +186,9 @@ class Run:
             f"{ATTEMPTS} times; the last failure: {self.admission.last_failure or 'none'} (see {self.folder.log})"
         )
 
-    def _enough(self, done: int, asked: int) -> bool:
-        """Whether so many of the clients that were asked make a quorum."""
-        return done > 0 and done >= self.config.engine.quorum * asked
-
-    def _select(self, number: int, attempt: int) -> list[int]:
-        """S_t: a function of seed, round and attempt alone, and of who is excluded."""
-        everybody, all_of_them = self.participants, len(self.world.federation.participants)
-        if not self._enough(len(everybody), all_of_them):
-            client, why = list(self.progress.excluded.items())[-1]
-            raise RunFailed(
-                f"round {number}: {all_of_them - len(everybody)} of {all_of_them} clients are excluded, so that fewer "
-                f"are left than the quorum ({self.config.engine.quorum:g}); the last one: client {client}: {why}"
-            )
-        if self.method.everyone:
-            return everybody
-        draw = rng.generator(self.config.seed, "select", number, attempt)
-        if self.config.sampling == "bernoulli":
-            chosen = [k for k in everybody if draw.random() < self.config.participation]
-            return chosen or [everybody[int(draw.integers(len(everybody)))]]
-        count = max(1, round(self.config.participation * len(everybody)))
-        return sorted(int(k) for k in draw.choice(everybody, size=count, replace=False))
-
     def _train(self, number: int, attempt: int, selected: Sequence[int]) -> list[Outcome]:
         """Send, train and gate; the outcomes that may count."""
-        present = [k for k in selected if not self._drops_out(number, attempt, k)]
+        present = [k for k in selected if not self.roster.drops_out(number, attempt, k)]
         measures = ("selected",) if self.evaluates(number) else ()
         jobs = self.jobs("train", number, present, measures)
         downs = {job.client: job.down for job in jobs}
@@ -273,17 +228,13 @@ class Run:
         self.world.resident.reset(self.server.shared)  # whoever worked in this process last leaves nothing behind
         self.method.merge(self.server, uploads)
         if number == self.config.rounds and "clusters" in self.server.records:
-            self._record_plane(uploads)
+            record_plane(self.server, uploads)
         while self.server.said:
             self.say(f"round {number}: {self.server.said.pop(0)}")
         if not finite(self.server.shared.flat):
             raise RunFailed(f"the shared model is not finite after round {number}: lower train.lr or set train.clip")
         self._commit(number, accepted)
         self.evaluation.selected = {o.client: o.counts["selected"] for o in accepted if "selected" in o.counts}
-
-    def _drops_out(self, number: int, attempt: int, client: int) -> bool:
-        chance = self.config.faults.dropout
-        return chance > 0 and rng.generator(self.config.seed, "dropout", number, attempt, client).random() < chance
 
     # ---- the end
 
@@ -325,7 +276,7 @@ class Run:
             else:
                 self._store_memory(number, outcome)
                 finished.append(outcome)
-        if jobs and not self._enough(len(finished), len(jobs)):
+        if jobs and not self.roster.enough(len(finished), len(jobs)):
             raise RunFailed(
                 f"finish fell below the quorum: {len(finished)} of {len(jobs)} clients finished; the last failure: "
                 f"{self.admission.last_failure} (see {self.folder.log}); polyfed resume {self.folder.path} tries again"
@@ -339,19 +290,6 @@ class Run:
         for client in sorted(self.store.digests):
             value.update(f"{client}:{self.store.digests[client]}".encode())
         return value.hexdigest()
-
-    # ---- who takes part
-
-    @property
-    def participants(self) -> list[int]:
-        """The clients that train; excluded ones are left out."""
-        return [k for k in self.world.federation.participants if str(k) not in self.progress.excluded]
-
-    def exclude(self, client: int, why: str) -> None:
-        """Exclude a client from everything that follows."""
-        if str(client) not in self.progress.excluded:
-            self.progress.excluded[str(client)] = why
-            self.say(f"client {client} ({self.server.clients[client].name}) is excluded: {why}")
 
     # ---- jobs
 
@@ -389,17 +327,7 @@ class Run:
         for outcome in self.crew.run(jobs, self.config.engine.deadline, meanwhile):
             self._stop_if_asked()
             if outcome.client >= 0:
-                yield self._verified(asked[outcome.client], outcome)
-
-    def _verified(self, job: Job, outcome: Outcome) -> Outcome:
-        """Check a report; a client whose report cannot be true is excluded, and its work counts as failed."""
-        outcome.error, outcome.trace = statements.bounded(outcome.error), statements.bounded(outcome.trace)
-        own, everybody = self.tested[job.client], self.world.class_counts(job.per_class)
-        fault = statements.fault_of_report(outcome, job, self.world.task.classes, own, everybody)
-        if not fault:
-            return outcome
-        self.exclude(job.client, f"in round {job.round} {fault}")
-        return Outcome(job.client, error=statements.FALSE)
+                yield self.roster.verified(asked[outcome.client], outcome)
 
     # ---- keeping
 
@@ -421,14 +349,6 @@ class Run:
         """Seconds by phase, including those before the run was interrupted and resumed."""
         self.progress.seconds = self.clock.read()
         return self.progress.seconds
-
-    def _record_plane(self, uploads: Sequence[Upload]) -> None:
-        """Record the last round's uploaded models as points on their first two principal components."""
-        rows = [u.message["w"] for u in uploads if "w" in u.message]
-        if len(rows) == len(uploads) > 2 and len(rows) ** 2 * rows[0].numel() <= PLANE:
-            places, shares = plane([row.reshape(-1) for row in rows])
-            self.server.record("plane", [[u.client, *place] for u, place in zip(uploads, places.tolist(), strict=True)])
-            self.server.record("plane_shares", shares)
 
     def say(self, text: str) -> None:
         """A line for the log, and for whoever looks on."""
