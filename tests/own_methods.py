@@ -10,7 +10,20 @@ from typing import Literal
 import torch
 from torch import nn
 
-from polyfed.methods import Client, Field, Message, Method, Samples, Server, Upload, Wire, cross_entropy, mix, param
+from polyfed.methods import (
+    Client,
+    Field,
+    Message,
+    Method,
+    Samples,
+    Server,
+    Upload,
+    Wire,
+    cross_entropy,
+    gated,
+    mix,
+    param,
+)
 
 
 class Counting(Method):
@@ -33,6 +46,31 @@ class Mixed(Counting):
     def predictor(self, client: Client) -> nn.Module:
         own = client.frozen(client.memory.get("mean", client.shared)).model
         return mix([(client.model, 1), (own, 3)], how="probabilities")
+
+
+class MixedByGate(Counting):
+    """A gate that the client trains for itself shares every sample out between the same two networks."""
+
+    keeps = {**Counting.keeps, "gate": "weights and bias of its gate"}
+
+    def train(self, client: Client) -> Message:
+        upload = super().train(client)
+        gate, answer = self.gate(client), self.predictor(client)
+        client.fit(lambda batch: nn.functional.cross_entropy(answer(batch.x), batch.y), train=list(gate.parameters()))
+        client.memory.gate = torch.cat([gate.weight, gate.bias[:, None]], 1).detach()
+        return upload
+
+    def gate(self, client: Client) -> nn.Linear:
+        """The gate of this work, made once from what the client remembers."""
+        if "gate" not in client.scratch:
+            gate = client.scratch["gate"] = nn.Linear(torch.Size(client.task.shape).numel(), 2)
+            kept = client.memory.get("gate", torch.zeros(2, gate.in_features + 1))
+            gate.weight.data, gate.bias.data = kept[:, :-1].clone(), kept[:, -1].clone()
+        return client.scratch["gate"]
+
+    def predictor(self, client: Client) -> nn.Module:
+        own = client.frozen(client.memory.get("mean", client.shared)).model
+        return gated([client.model, own], nn.Sequential(nn.Flatten(), self.gate(client)))
 
 
 class Striking(Counting):

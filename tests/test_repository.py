@@ -89,8 +89,34 @@ def test_the_workflow_calls_the_same_script_as_everybody() -> None:
     assert [step["run"] for step in steps if "run" in step] == [".ci/run"]
     assert flow["permissions"] == {"contents": "read"}
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+    called = re.findall(r"^make ([\w-]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.M)
+    assert "test" in called
+    assert all(makefile(target) or f"\n{target}:" in (ROOT / "Makefile").read_text() for target in called)
     wanted = flow["jobs"]["everything"]["strategy"]["matrix"]["python"]
     assert all(f"Programming Language :: Python :: {one}" in project()["classifiers"] for one in wanted)
+
+
+def test_the_hook_and_the_workflow_have_the_keys_that_their_readers_know() -> None:
+    """A misspelt key is ignored or refused only where nobody looks: on the machine of another."""
+    (repo,) = read(".pre-commit-config.yaml")["repos"]
+    assert repo.keys() == {"repo", "hooks"}
+    assert repo["repo"] == "local"
+    assert {"id", "name", "entry", "language"} <= repo["hooks"][0].keys()
+    assert repo["hooks"][0].keys() <= {"id", "name", "entry", "language", "pass_filenames", "always_run", "stages"}
+    flow = yaml.load(
+        (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"), yaml.BaseLoader
+    )  # `on` is no truth
+    assert flow.keys() == {"name", "on", "permissions", "jobs"}
+    assert flow["on"].keys() <= {"push", "pull_request", "workflow_dispatch", "schedule"}
+    for job in flow["jobs"].values():
+        assert {"runs-on", "steps"} <= job.keys() <= {"name", "runs-on", "timeout-minutes", "strategy", "steps", "env"}
+        assert job["strategy"].keys() <= {"fail-fast", "matrix", "max-parallel"}
+        for step in job["steps"]:
+            assert step.keys() <= {"name", "uses", "with", "run", "env"}
+            assert ("uses" in step) != ("run" in step)
+            assert re.fullmatch(r"actions/[\w-]+@v\d+", step.get("uses", "actions/checkout@v4"))
+        named = re.findall(r"matrix\.([\w-]+)", str(job["steps"]))
+        assert set(named) == job["strategy"]["matrix"].keys()
 
 
 @pytest.mark.parametrize("form", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda f: f.stem)

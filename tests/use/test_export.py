@@ -94,6 +94,25 @@ def test_so_are_its_graphs(trial, rows, tmp_path, form, keys):
     same(result.client(1).logits(rows), read(result.export(form, 1, tmp_path / "out")).logits(rows))
 
 
+def test_a_gate_is_no_network_that_can_be_built_again(trial, own, tmp_path):
+    result = trial.kept({"method.name": own("MixedByGate"), "rounds": 2, "participation": 1.0})
+    with pytest.raises(UsageError, match="is a Gated, which does not say how it is built again; export it as onnx or"):
+        result.export("safetensors", 1, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", GRAPHS)
+def test_networks_under_a_gate_answer_as_in_the_run_when_they_are_exported(trial, own, rows, tmp_path, form):
+    needs(form)
+    result = trial.kept({"method.name": own("MixedByGate"), "rounds": 2, "participation": 1.0})
+    read_back = read(result.export(form, 1, tmp_path / "out"))
+    for count in (1, 200):
+        same(result.client(1).logits(rows[:count]), read_back.logits(rows[:count]))
+    gate = result.client(1).model.gate(torch.from_numpy(rows[:, None, :, :, 0].astype(np.float32))).softmax(1)
+    assert gate.std(0).min() > 1e-4, "it was trained, or this proves little"
+
+
 @pytest.mark.slow
 def test_onnx_runs_where_there_is_no_torch(trial, rows, tmp_path):
     needs("onnx")
