@@ -1,0 +1,105 @@
+"""The server as a method sees it: the shared model, its state, what it knows about the clients, and their uploads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyfed.data.samples import Samples
+from polyfed.message import Message, State
+from polyfed.methods.sites.site import Site, Task
+from polyfed.params import Params, Slice
+from polyfed.parts.average import average, shares
+from polyfed.parts.resident import Resident
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the server knows about a client, from its hello."""
+
+    id: int
+    name: str
+    n: int
+    counts: tuple[int, ...] | None  # None where the client does not disclose them
+
+    @property
+    def disclosed(self) -> str:
+        """What the client disclosed about its data: `n` alone, or the samples of each class, too."""
+        return "n" if self.counts is None else "counts"
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one client sent up, after the gate."""
+
+    client: int
+    n: int
+    message: Message
+
+
+def _no_samples(task: Task, device: torch.device) -> Samples:
+    return Samples.of(torch.empty(0, *task.shape, device=device), torch.empty(0, dtype=torch.int64, device=device))
+
+
+class Server(Site):
+    """The server between rounds: the shared model, its own state, and what it knows of the clients."""
+
+    def __init__(
+        self,
+        resident: Resident,
+        task: Task,
+        clients: Sequence[Known],
+        weighting: str,
+        shared: Slice,
+        public: Samples | None = None,
+    ):
+        super().__init__(resident, task, 0, -1)
+        self.public = public or _no_samples(task, resident.device)  # `split.public` samples that are in no test set
+        self.clients, self.weighting, self.slice = {c.id: c for c in clients}, weighting, shared
+        self.state = State()
+        self.shared = resident.initial.copy()
+        self.records: dict[str, np.ndarray] = {}
+        self.said: list[str] = []
+
+    @property
+    def class_counts(self) -> list[int]:
+        """The federation's training samples per class; empty where a client does not disclose its counts."""
+        told = [known.counts for known in self.clients.values() if known.counts is not None]
+        return np.sum(told, axis=0).tolist() if len(told) == len(self.clients) else []
+
+    def part(self, part: Slice) -> tuple[Tensor, Tensor]:
+        """A slice of the shared model to send; gathered once until the model changes."""
+        if part.text not in self._parts:
+            self._parts[part.text] = self.shared.get(part)
+        return self._parts[part.text]
+
+    def weights(self, uploads: Sequence[Upload], weighting: str | None = None) -> Tensor:
+        """p_k of these uploads under the run's weighting, or another."""
+        return shares([u.n for u in uploads], weighting or self.weighting)
+
+    def average(self, uploads: Sequence[Upload], name: str = "w", weighting: str | None = None) -> Any:
+        """The weighted average of a field; for the model's slice, the shared model with that slice replaced."""
+        rows = [u.message[name] for u in uploads]
+        mean = average(rows, self.weights(uploads, weighting))
+        # integer buffers are never averaged: the first contributor's are taken (docs/changed-from-papers.md)
+        return self.model_of(uploads[0], mean) if name == "w" else mean
+
+    def model_of(self, upload: Upload, floats: Tensor | None = None) -> Params:
+        """An upload as a whole model: the shared one with the slice it sent; new floats may stand for its own."""
+        integers = upload.message.get("w.integers", self.shared.integers[:0])
+        if floats is not None and self.shared.layout.is_whole(self.slice):
+            return Params(self.shared.layout, floats, integers.clone())
+        params = self.shared.copy()
+        params.put(self.slice, upload.message["w"] if floats is None else floats, integers)
+        return params
+
+    def say(self, text: str) -> None:
+        """Write a line to the log of the run."""
+        self.said.append(text)
+
+    def record(self, name: str, array: Any) -> None:
+        """Keep an array of this round for pictures."""
+        self.records[name] = np.asarray(array)
