@@ -76,7 +76,7 @@ class ComparisonFolder:
             raise DataError(f"the comparison at '{self.path}' cannot be used here: {FILE}: {error}") from None
 
     def _agree(self, grows: bool) -> None:
-        """The grid is written down; one that is written already must be the same."""
+        """Write the grid down; if one is written already, it must be the same."""
         if is_comparison(self.path) and not grows:
             theirs = ComparisonFolder.existing(self.path).again({}).grid
             if not self.grid.same_as(theirs):
@@ -93,7 +93,7 @@ class ComparisonFolder:
             write_file(self.place / FILE, content)
 
     def alone(self) -> Any:
-        """For the moment in which a file or a cell comes into being; others wait for it."""
+        """Hold the lock of the directory while a file or a cell is created; other processes wait for it."""
         return alone(self.place, f"the comparison at '{self.path}'", patient=True)
 
     def run(self, cell: Cell) -> RunFolder:

@@ -14,7 +14,7 @@ from polyfed.parts.chunks import cores
 
 Jobs = int | Literal["auto"]
 MOST = 1024  # cells at once
-WORTH = 0.95  # of the time one cell after the other takes: who is not faster than this waits for its turn
+WORTH = 0.95  # share of the sequential time: cells run at once only if that is faster than this
 
 
 def read_jobs(given: Any) -> Jobs:
@@ -42,7 +42,7 @@ def one_by_one(configs: Sequence[Config], jobs: Jobs) -> str:
 
 
 def divide(count: int, cells: int, busy: float) -> int:
-    """How many cells at once so that all are over soonest, on so many cores.
+    """The number of cells to run at once on `count` cores so that all are done soonest.
 
     `busy` is the share of its time in which the workers of a cell were at work, when it had a worker on every core.
     The rest is the server's, which uses one core however many there are.
@@ -77,7 +77,7 @@ class Division:
         return min(max(1, self.cores // workers), cells)
 
     def measured(self, busy: float, cells: int) -> str:
-        """Decide by what the first cell showed, for so many cells that are not done; what was decided, in words."""
+        """Decide by how busy the first cell's workers were, with so many cells left; return the decision in words."""
         self.at_once = divide(self.cores, cells, min(busy, 1.0))
         how = f"{self.at_once} cells at once" if self.at_once > 1 else "one cell after the other"
         return f"jobs=auto: the workers of the first cell were at work in {busy:.0%} of the time, so {how}"

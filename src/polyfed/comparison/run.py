@@ -18,7 +18,7 @@ from polyfed.measure.watch import Watch
 
 
 def run_cells(folder: ComparisonFolder, watch: Watch) -> dict[str, PolyfedError]:
-    """Do what is missing, several cells at once if that is faster; the errors of the cells that failed, by name.
+    """Run the missing cells, several at once if that is faster; return the errors of those that failed, by name.
 
     A cell another process works on is left to it and looked at again in the end. Where no cell got through and all
     failed alike, the mistake is not a cell's: it is raised.
@@ -47,7 +47,7 @@ class InTurn:
         self.table, self.crew = table, _Crew()
 
     def go(self) -> None:
-        """Every cell in turn; then those others were working on, until they are done or free."""
+        """Run every cell in turn; then wait for those of other processes, until they are done or free."""
         told = False
         while cells := self.table.open():
             done = [self._do(cell) for cell in cells]
@@ -71,7 +71,7 @@ class InTurn:
         config = table.config(cell)
         try:
             run = table.folder.begin(cell)
-            with run.locked():  # so that a cell which is another's is never shown as running here
+            with run.locked():  # a cell that another process works on is never shown as running here
                 pass
             table.becomes(cell, State.RUNNING)
             Run(config, run, self.crew.of(config), _OfCell(table, cell)).go()
@@ -91,7 +91,7 @@ class InTurn:
 
 @dataclass
 class _OfCell(Watch):
-    """Whoever looks on, told which cell it is."""
+    """A watch that reports the rounds of one cell."""
 
     table: Standing
     cell: Cell

@@ -1,4 +1,4 @@
-"""How far the cells of a comparison are, for whoever runs them and whoever looks on."""
+"""How far the cells of a comparison are, for those who run them and those who watch."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -12,7 +12,7 @@ from polyfed.config import Config
 from polyfed.errors import PolyfedError
 from polyfed.measure.watch import Watch
 
-PAUSE = 0.5  # seconds between looks at cells another process works on
+PAUSE = 0.5  # seconds between two checks of cells that another process works on
 
 
 class State(Enum):
@@ -30,7 +30,7 @@ States = Mapping[Cell, State]
 
 @runtime_checkable
 class Onlooker(Watch, Protocol):
-    """Who looks on and wants to know of all cells, not only of the run that goes on."""
+    """A watch that is told about all cells, not only about the run that is under way."""
 
     def cells(self, states: States, left: float | None) -> None:
         """A cell's state changed; `left` are the seconds the rest will take, once there is something to go by."""
@@ -84,7 +84,7 @@ class Standing:
         return summary is not None
 
     def fails(self, cell: Cell, error: PolyfedError) -> None:
-        """Kept for the end."""
+        """Note that a cell failed; the error is kept until all cells are done."""
         self.failures[cell.name] = error
         self.watch.say(f"{cell.name} failed: {error}")
         self.becomes(cell, State.FAILED)
@@ -103,19 +103,19 @@ class Standing:
             self.watch.round(done, rounds, numbers)
 
     def tell(self) -> None:
-        """How far all are, to whoever wants to know."""
+        """Tell the watch how far all cells are."""
         if isinstance(self.watch, Onlooker):
             self.watch.cells(dict(self.states), time_left(self.states, self.seconds, self.at_once))
 
 
 def own_seconds(summary: Mapping[str, Any]) -> float:
-    """What a cell itself took, without rounds that another made."""
+    """The seconds that a cell itself took, without rounds that another cell did."""
     shared = summary.get("phase_one")
     return summary["seconds"]["total"] - (shared["seconds"]["total"] if shared else 0.0)
 
 
 def time_left(states: States, seconds: Mapping[Cell, float], at_once: int = 1) -> float | None:
-    """What the open cells will take: each as long as its like took, or its row, or the mean cell; None at first."""
+    """The seconds that the open cells will take, judged by cells of the same line, row or comparison; None at first."""
     if not seconds:
         return None
 

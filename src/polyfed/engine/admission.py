@@ -1,4 +1,4 @@
-"""What becomes of an outcome: it is counted, passes the gate, and is recorded as a row of training.csv."""
+"""Admitting uploads: every outcome is counted, passes the gate, and is recorded as a row of training.csv."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from polyfed.message import Message
 if TYPE_CHECKING:
     from polyfed.engine.rounds import Run
 
-LOST = ("deadline", "worker died", "vanished", "absent")  # nobody's fault in the method
+LOST = ("deadline", "worker died", "vanished", "absent")  # reasons that are no fault of the method
 TOLD = ("samples", "steps", "loss", "skipped_batches", "eval_mode_steps", "seconds")
 Row = dict[str, Any]
 
@@ -46,7 +46,7 @@ class Admission:
         return row | self._rejected(number, outcome.client, *refusal)
 
     def all_came(self, number: int, rows: Sequence[Row]) -> None:
-        """The round's uploads, compared with each other and with those before: an outlier is rejected after all."""
+        """Compare the round's uploads with each other and with earlier ones; reject the outliers."""
         for client, refusal in self._medians.too_long(self._lengths).items():
             del self._lengths[client]
             next(row for row in rows if row["client"] == client).update(self._rejected(number, client, *refusal))
@@ -66,7 +66,7 @@ class Admission:
         return {"status": "rejected", "reason": kind}
 
     def dropped(self, number: int, attempt: int, client: int) -> Row:
-        """A client that was selected and never answered, as `faults.dropout` wanted it."""
+        """Count and record a client that was selected but dropped out, as `faults.dropout` asks for."""
         _count(self.run.progress.failed, "dropout")
         self.last_failure = f"client {client} dropped out"
         return self._row(number, attempt, client) | {"status": "failed", "reason": "dropout"}

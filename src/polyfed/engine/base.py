@@ -13,7 +13,7 @@ class Crew(Protocol):
     """An engine that is running: `begin` gives it a run, `run` does jobs, `close` ends it."""
 
     def begin(self, config: Config, world: World, store: MemoryStore) -> None:
-        """Work for this run from now on."""
+        """Begin a run; jobs belong to it until another one begins."""
 
     def hello(self) -> Iterator[Outcome]:
         """Ask every client for its hello."""

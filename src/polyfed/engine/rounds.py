@@ -45,7 +45,7 @@ class Run:
         self.roster = Roster(self)
         self._stop = StopRequest()
         self._saved: tuple[Progress, dict[str, int]] | None = None
-        self._taken: tuple[Place, dict[str, int]] | None = None  # another run's records that are this one's too
+        self._taken: tuple[Place, dict[str, int]] | None = None  # another run's records with which this one begins
 
     def go(self) -> dict[str, Any]:
         """Run the whole experiment and return its summary."""
@@ -114,7 +114,7 @@ class Run:
         return digest_of(json.dumps(told).encode())
 
     def _resume(self) -> bool:
-        """Go on from the newest whole checkpoint, or start; whether there was one."""
+        """Resume from the newest whole checkpoint, or start; return whether there was a checkpoint."""
         lengths = self.restore()
         if self._taken is not None:
             self.recorder.take(*self._taken)
@@ -132,7 +132,7 @@ class Run:
         return True
 
     def restore(self) -> dict[str, int] | None:
-        """Server and memories as the newest whole checkpoint has them; None, and the start, if there is none."""
+        """Restore server and memories from the newest whole checkpoint; start, and return None, if there is none."""
         found = self.checkpoints.load(self.server, self.store, self.say)
         if found is None:
             found = adopt(self.config, self.server, self.store, self.checkpoints.origin.federation, self.say)
@@ -170,7 +170,7 @@ class Run:
         return round % self.config.eval.every == 0 or round == self.config.rounds
 
     def _round(self, number: int) -> None:
-        """One round; below the quorum it is drawn again with the next attempt's key."""
+        """Do one round; if it stays below the quorum, clients are selected again with the next attempt's key."""
         for attempt in range(ATTEMPTS):
             selected = self.roster.select(number, attempt)
             accepted = self._train(number, attempt, selected)
@@ -187,7 +187,7 @@ class Run:
         )
 
     def _train(self, number: int, attempt: int, selected: Sequence[int]) -> list[Outcome]:
-        """Send, train and gate; the outcomes that may count."""
+        """Send, train and gate; return the accepted outcomes."""
         present = [k for k in selected if not self.roster.drops_out(number, attempt, k)]
         measures = ("selected",) if self.evaluates(number) else ()
         jobs = self.jobs("train", number, present, measures)
@@ -211,7 +211,7 @@ class Run:
         return sorted((o for o in held if o.client in accepted), key=lambda outcome: outcome.client)
 
     def _store_memory(self, number: int, outcome: Outcome) -> None:
-        """A new memory goes into the store, which may spill it; the outcome keeps its digest only."""
+        """Put a new memory into the store, which may spill it to disk; the outcome keeps only its digest."""
         if outcome.memory is not None:
             self.store.put(outcome.client, number, outcome.memory)
             outcome.memory = None
@@ -223,9 +223,9 @@ class Run:
                 self.store.commit(outcome.client, number, outcome.digest)
 
     def _merge(self, number: int, accepted: Sequence[Outcome]) -> None:
-        """The uploads become the new model; only then do the new memories count."""
+        """Merge the uploads into the new model; only then do the new memories count."""
         uploads = [Upload(o.client, self.server.clients[o.client].n, o.up) for o in accepted]
-        self.world.resident.reset(self.server.shared)  # whoever worked in this process last leaves nothing behind
+        self.world.resident.reset(self.server.shared)  # no client that worked in this process leaves anything behind
         self.method.merge(self.server, uploads)
         if number == self.config.rounds and "clusters" in self.server.records:
             record_plane(self.server, uploads)
@@ -239,7 +239,7 @@ class Run:
     # ---- the end
 
     def _conclude(self) -> dict[str, Any]:
-        """Finish jobs on every client, held-out ones too: a round of its own; then the last evaluation."""
+        """Run finish jobs on every client, held-out ones too, as a round of their own; then evaluate once more."""
         if not self.progress.finished:
             self._checkpoint()  # rounds that are another run's are not saved yet
             self._finish()
@@ -351,7 +351,7 @@ class Run:
         return self.progress.seconds
 
     def say(self, text: str) -> None:
-        """A line for the log, and for whoever looks on."""
+        """Write a line to the log, and show it to whoever watches the run."""
         self.folder.say(text)
         self.watch.say(text.splitlines()[0])
 

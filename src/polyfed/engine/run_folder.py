@@ -68,7 +68,7 @@ class RunFolder:
         return folder
 
     def tree(self) -> Tree:
-        """Its config as a tree."""
+        """The config of the run as a tree."""
         try:
             return read_config(self.config)
         except UsageError as error:
@@ -80,7 +80,7 @@ class RunFolder:
             return make_config(self.tree(), given or {})
 
     def result(self) -> dict[str, Any] | None:
-        """Its summary, if it is finished."""
+        """The summary of the run, if it is finished."""
         return read_json(self.summary, Summary)
 
     def counts(self) -> dict[str, np.ndarray] | None:
@@ -114,7 +114,7 @@ class RunFolder:
         self.log.append(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode())
 
     def other_environment(self) -> str:
-        """What differs from where the run began, in words; then bits may differ."""
+        """How this environment differs from the one in which the run began, in words; then bits may differ."""
         file = self.place / "environment.json"
         file.exists()  # a link is refused
         try:

@@ -41,13 +41,13 @@ class Job:
     down: Message = field(default_factory=Message)
     version: int | None = None
     measures: tuple[str, ...] = ()
-    size: int = 0  # samples, for packing
+    size: int = 0  # samples; larger jobs are started first
     per_class: int = 0  # samples of each class that "classes" asks about; 0: the whole global test set
 
 
 @dataclass
 class Outcome:
-    """What came of a job: an upload, a new memory, a report; or an error."""
+    """The result of a job: an upload, a new memory and a report, or an error."""
 
     client: int
     up: Message = field(default_factory=Message)
@@ -264,7 +264,7 @@ class World:
                 outcome.counts[measure] = confusion(model, samples, classes, batch).numpy()
 
     def class_test(self, per_class: int) -> Samples:
-        """What "classes" asks about: the global test set, or the same few samples of each class for everybody."""
+        """The samples of the measure "classes": the global test set, or the same few samples of each class for all."""
         return self._class_test(per_class)[0]
 
     def class_counts(self, per_class: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from statistics import fmean
 
 LEVEL = 0.05
-FEWEST_SEEDS = 5  # fewer pairs say nothing a t-test could hear
+FEWEST_SEEDS = 5  # with fewer pairs a t-test says nothing
 
 
 def differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[float]:

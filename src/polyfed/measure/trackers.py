@@ -167,14 +167,14 @@ class Tracked:
         self.watch.say(text)
 
     def copy(self) -> None:
-        """What was recorded since the last look goes into the book."""
+        """Copy what was recorded since the last call into the book."""
         for row in self.rows.new():
             at, measure = int(row.pop("round")), row.pop("measure")
             if self.book is not None:
                 self._tried(self.book.write, at, {f"{measure}/{k}": float(v) for k, v in row.items() if v})
 
     def close(self, summary: Mapping[str, Any] | None) -> None:
-        """The last rows, and the end."""
+        """Copy the last rows and close the book."""
         self.copy()
         if self.book is not None:
             self._tried(self.book.close, summary)
@@ -182,7 +182,7 @@ class Tracked:
     def _tried(self, do: Callable[..., Any], *given: Any) -> Any:
         try:
             return do(*given)
-        except Exception as error:  # a tracker's libraries raise what they like, and the run goes on
+        except Exception as error:  # a tracker's library may raise anything, and the run goes on
             self.book = None
             cure = "; pip install 'polyfed[track]'" if isinstance(error, ImportError) else ""
             what = str(error).splitlines()[0] if str(error) else type(error).__name__

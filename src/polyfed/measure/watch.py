@@ -1,20 +1,20 @@
-"""Who looks on while a run goes on."""
+"""What is told about the progress of a run while it is under way."""
 
 from typing import Any, Protocol
 
 
 class Watch(Protocol):
-    """Who looks on: the command line's progress, or nobody."""
+    """Receives the progress of a run, for example to show it on the command line."""
 
     def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
         """A round is committed."""
 
     def say(self, text: str) -> None:
-        """Something a person should know."""
+        """A line for people was written to the log."""
 
 
 class Silent:
-    """Nobody looks on."""
+    """A watch that shows nothing."""
 
     def round(self, done: int, rounds: int, numbers: dict[str, Any]) -> None:
         """Not shown."""

@@ -197,7 +197,7 @@ class OnTop(Method):
     @field_validator("base")
     @classmethod
     def _own(cls, base: Method) -> Method:
-        """A base of its own: the one that stands as a default would be told of everybody's experiments."""
+        """Copy the base, because binding a shared default to one experiment would change it for all."""
         return base.model_copy()
 
     @property
@@ -211,7 +211,7 @@ class OnTop(Method):
         return self.base.everyone
 
     def begin_finish(self, client: Client) -> None:
-        """Leave the model to build on live: the one the client has, as its base finishes it where none is global."""
+        """Make live the model that `finish` builds on: the client's, finished by its base where no model is global."""
         if not self.base.has_global:
             self.base.finish(client)
 

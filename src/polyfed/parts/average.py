@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polyfed.parts.chunks import in_chunks, ranges
 
-BLOCK = 1 << 18  # numbers: the sum stays in the cache, rows are read at full speed; stacking them would cost more
+BLOCK = 1 << 18  # numbers in a block: the sum stays in the cache while rows are read; stacking them would cost more
 
 
 def shares(sizes: Sequence[int], weighting: str) -> Tensor:
@@ -18,7 +18,7 @@ def shares(sizes: Sequence[int], weighting: str) -> Tensor:
 
 
 def average(rows: Sequence[Tensor], weights: Tensor, less: Sequence[Tensor] | None = None) -> Tensor:
-    """sum_k p_k row_k for rows of one shape, or of what they are more than others; block by block, on all cores."""
+    """sum_k p_k row_k for rows of one shape, or for rows minus the rows `less`; block by block, on all cores."""
     flat, each = [row.reshape(-1) for row in rows], weights.tolist()
     start = None if less is None else [row.reshape(-1) for row in less]
     made = torch.empty_like(flat[0])

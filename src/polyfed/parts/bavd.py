@@ -23,7 +23,7 @@ from polyfed.parts.fit import Order, shuffled
 
 
 class BAVD(nn.Module):
-    """Keeps a map M of what it saw in this round; in training it zeroes what lies below the mean of the map.
+    """Keeps a map M of the activations of this round; in training it zeroes those that lie below the mean of the map.
 
     `soft` keeps a value with the probability .5 + .5 M instead (M from 0 to 1), drawn from torch's generator, which
     follows the key of the work. `inverse` divides what is left by the share of values that were kept, as dropout does.
@@ -109,7 +109,7 @@ def normalised(rows: Tensor) -> Tensor:
 
 
 def between(rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Values as shares of the way from the low to the high."""
+    """Values scaled so that `low` becomes 0 and `high` becomes 1."""
     return (rows - low) / (high - low + 1e-12)
 
 
@@ -158,6 +158,6 @@ def uploaded_map(model: nn.Module) -> Tensor:
 
 
 def as_rows(maps: Sequence[Tensor]) -> Tensor | None:
-    """Uploaded maps as rows, None without any; one of another length (who took no step has none) is zero."""
+    """Uploaded maps as rows, None if there are none; a map of another length (of a client without a step) is zero."""
     size = Counter(map(len, maps)).most_common(1)[0][0]
     return torch.stack([m if len(m) == size else m.new_zeros(size) for m in maps]) if size else None

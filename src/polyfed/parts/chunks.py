@@ -25,9 +25,9 @@ def cores() -> int:
 
 
 def in_chunks(function: Callable[[Piece], Made], pieces: Sequence[Piece]) -> list[Made]:
-    """A function of every piece, in order, each computed with one thread by whoever is idle.
+    """Apply a function to every piece; results are in order, and each is computed with one thread of a pool.
 
-    A single piece is computed by the caller, and so is a piece of a piece. If some fail, the first failure is raised
+    A single piece is computed by the caller, and so are nested calls. If some fail, the first failure is raised
     when all are done. Torch's operators let other threads run; a function should spend its time in them.
     """
     if len(pieces) < 2 or getattr(_here, "computes", False):

@@ -13,11 +13,11 @@ from polyfed.parts.average import average, shares
 from polyfed.parts.chunks import in_chunks, ranges
 
 PAIRED = 128  # rows whose products are taken together
-CHUNKS = 16  # of the columns of a Gram matrix; each has a sum of its own
+CHUNKS = 16  # chunks of the columns of a Gram matrix, which are summed separately
 
 
 def cosines(rows: Sequence[Tensor] | Tensor, less: Sequence[Tensor] | None = None) -> Tensor:
-    """Cosine of every pair of rows, or of what they are more than others; 0 with a zero row, its own too."""
+    """The cosine of every pair of rows, or of rows minus the rows `less`; a zero row has cosine 0, with itself, too."""
     products = inner_products(rows, less=less)
     lengths = products.diag().sqrt().clamp(min=torch.finfo(torch.float64).tiny)
     return products / lengths[:, None] / lengths
@@ -29,7 +29,7 @@ def inner_products(
     side: int = 1 << 12,
     less: Sequence[Tensor] | None = None,
 ) -> Tensor:
-    """The Gram matrix in doubles, of the rows or of the differences from others, without a copy of them all.
+    """The Gram matrix in doubles of the rows, or of rows minus the rows `less`, without copying them all at once.
 
     Some columns are taken at a time, and only the pairs above the diagonal. Cores share the columns.
     """
@@ -60,7 +60,7 @@ def similarity(updates: Tensor, maps: Tensor | None, alpha: float) -> Tensor:
 
 
 def spread(cosines: Tensor) -> list[float]:
-    """Smallest, mean, largest and standard deviation of the cosines of different clients; nothing of a single one."""
+    """Smallest, mean, largest and standard deviation of the cosines of different clients; empty for a single client."""
     apart = cosines[tuple(torch.triu_indices(len(cosines), len(cosines), 1))]
     return torch.stack([apart.min(), apart.mean(), apart.max(), apart.std(correction=0)]).tolist() if len(apart) else []
 
@@ -75,14 +75,15 @@ def plane(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Rows as points on their first two principal components, and the share of the variance each of the two has."""
     values, vectors = torch.linalg.eigh(inner_products(rows, centred=True))
     lengths, places = values.clamp(min=0).flip(0), vectors.flip(1)[:, :2]
-    farthest = places.gather(0, places.abs().argmax(0, keepdim=True))  # its side is the positive one
+    # signs are chosen so that the farthest point is on the positive side
+    farthest = places.gather(0, places.abs().argmax(0, keepdim=True))
     total = lengths.sum().clamp(min=torch.finfo(torch.double).tiny)
     return places * farthest.sign() * lengths[:2].sqrt(), lengths[:2] / total
 
 
 @dataclass
 class Labelled:
-    """Who belongs together."""
+    """A group label for every client."""
 
     labels: list[int]
 
@@ -92,7 +93,7 @@ class Labelled:
         return len(set(self.labels))
 
     def members(self) -> list[list[int]]:
-        """Positions by group."""
+        """The positions of the members of each group."""
         return [[i for i, label in enumerate(self.labels) if label == one] for one in sorted(set(self.labels))]
 
 
@@ -126,12 +127,13 @@ def group_adaptively(gram: Tensor, least: int, most: int, seed: int) -> Grouping
             labels = k_means(points, k, seed)
             if 1 < len(set(labels)) < count:
                 found[k], scores[k] = labels, float(silhouette_score(distances, labels, metric="precomputed"))
-    best = max(found, key=lambda k: (scores.get(k, 0.0), -k))  # one cluster counts 0: who is worse separates nothing
+    # one cluster scores 0: a grouping with a lower silhouette separates nothing
+    best = max(found, key=lambda k: (scores.get(k, 0.0), -k))
     return Grouping(found[best], scores)
 
 
 def group_fixed(points: np.ndarray, k: int, seed: int) -> Grouping:
-    """Exactly k clusters, or one less than there are points where that is fewer."""
+    """Group the points into k clusters, or into one fewer than there are points, if that is fewer."""
     k = min(k, max(len(points) - 1, 1))
     return Grouping(k_means(points, k, seed) if k > 1 else [0] * len(points))
 
@@ -139,14 +141,14 @@ def group_fixed(points: np.ndarray, k: int, seed: int) -> Grouping:
 def group(
     gram: Tensor, points: np.ndarray, kappa: int | Literal["adaptive"], least: int, most: int, seed: int
 ) -> Grouping:
-    """A number of clusters of the points, or the number that the silhouette of the similarities likes best."""
+    """Group the points into `kappa` clusters, or into as many as give the best silhouette of the similarities."""
     return group_adaptively(gram, least, most, seed) if kappa == "adaptive" else group_fixed(points, kappa, seed)
 
 
 def cluster_update(starts: Sequence[Tensor], trained: Sequence[Tensor], grouping: Grouping) -> list[Tensor]:
     """Eq. 14: every model moves from its start by the mean update of its cluster, instead of its own.
 
-    Members of a cluster that started from one tensor share what they become.
+    Members of a cluster that started from the same tensor share the result.
     """
     moved = list(starts)
     for members in grouping.members():

@@ -11,13 +11,13 @@ from torch import Tensor
 from polyfed.message import digest_of
 from polyfed.parts.cluster import Labelled
 
-EQUAL = 1e-12  # models whose divergence is not above this are the same but for rounding
-FEW, FEW_RATIO = 5, 3.0  # so few clients need so large a ratio: by chance theirs are larger
+EQUAL = 1e-12  # models whose divergence is not above this differ by rounding alone
+FEW, FEW_RATIO = 5, 3.0  # up to FEW clients need a ratio of FEW_RATIO, because chance makes theirs larger
 Linkage = Literal["average", "components", "greedy"]
 
 
 def proportionate(lengths: Sequence[float], gate: float) -> list[bool]:
-    """Which of these are at most so many medians long."""
+    """For each length, whether it is at most `gate` times the median."""
     limit = gate * sorted(lengths)[(len(lengths) - 1) // 2]
     return [length <= limit for length in lengths]
 
@@ -37,12 +37,12 @@ def divergences_from(one: Tensor, others: Tensor) -> Tensor:
 
 
 def canonical_order(responses: Tensor) -> list[int]:
-    """An order of the models that their responses alone decide, whoever's they are."""
+    """An order of the models that depends on their responses alone, and not on which client sent them."""
     return sorted(range(len(responses)), key=lambda i: digest_of(responses[i].numpy().tobytes()))
 
 
 def dendrogram(sim: Tensor, method: Literal["average", "single"] = "average") -> np.ndarray:
-    """Scipy's tree of mergers, a row each in order of height: two clusters, the height, the size."""
+    """Scipy's linkage matrix: a row per merger, by height, with the two clusters, the height and the size."""
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 
@@ -50,7 +50,7 @@ def dendrogram(sim: Tensor, method: Literal["average", "single"] = "average") ->
 
 
 def height_ratios(heights: Sequence[float]) -> dict[int, float]:
-    """r_k = h_{N-k+1} / h_{N-k} for k = 2 .. N/2: how much farther apart k clusters are than what they are made of.
+    """r_k = h_{N-k+1} / h_{N-k} for k = 2 .. N/2: how much farther apart k clusters are than their parts.
 
     There is no r_k where everything in the k clusters is equal: it would be infinite, however near the clusters are.
     """
@@ -60,12 +60,12 @@ def height_ratios(heights: Sequence[float]) -> dict[int, float]:
 
 
 def best_first(ratios: dict[int, float]) -> list[int]:
-    """Numbers of clusters by falling ratio; the smaller of two with the same."""
+    """Numbers of clusters by falling ratio; of two with the same ratio, the smaller comes first."""
     return sorted(ratios, key=lambda k: (-ratios[k], k))
 
 
 def automatic_threshold(heights: Sequence[float], min_ratio: float) -> float:
-    """Between the two heights with the largest ratio, as a geometric mean; infinite where no ratio is large enough."""
+    """The geometric mean of the two heights with the largest ratio; infinite where no ratio is large enough."""
     ratios, count = height_ratios(heights), len(heights) + 1
     needed = max(min_ratio, FEW_RATIO) if count <= FEW else min_ratio
     best = next(iter(best_first(ratios)), 0)
@@ -73,18 +73,18 @@ def automatic_threshold(heights: Sequence[float], min_ratio: float) -> float:
 
 
 def link(sim: Tensor, threshold: float, linkage: Linkage) -> list[int]:
-    """Groups of those closer than the threshold: by mean divergence, by any chain of pairs, or by a greedy pass."""
+    """Group models closer than the threshold: by mean divergence, by any chain of pairs, or by a greedy pass."""
     if linkage == "greedy":
         return _greedy(sim < threshold)
     from scipy.cluster.hierarchy import fcluster
 
     tree = dendrogram(sim, "average" if linkage == "average" else "single")
-    below = math.nextafter(threshold, 0)  # who is exactly at the threshold is not closer
+    below = math.nextafter(threshold, 0)  # a pair exactly at the threshold is not linked
     return as_they_come(fcluster(tree, below, "distance").tolist()) if len(tree) else [0] * len(sim)
 
 
 def _greedy(near: Tensor) -> list[int]:
-    """The paper's pass: the first model that is left takes everyone near it who is left."""
+    """The paper's pass: the first model without a group takes all models near it that have none."""
     labels = [-1] * len(near)
     for i in range(len(near)):
         for j in [i, *near[i].nonzero().flatten().tolist()] if labels[i] < 0 else []:
@@ -93,20 +93,20 @@ def _greedy(near: Tensor) -> list[int]:
 
 
 def as_they_come(labels: Sequence[int]) -> list[int]:
-    """The same groups, numbered from 0 in order of appearance."""
+    """The same groups, numbered from 0 in the order of their first members."""
     numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     return [numbers[label] for label in labels]
 
 
 @dataclass
 class Partition(Labelled):
-    """Groups by divergence, where the line was drawn, and how clear it was."""
+    """Groups by divergence, with the threshold that separated them and the ratio of every number of clusters."""
 
     threshold: float
     ratios: dict[int, float] = field(default_factory=dict)  # r_k by number of clusters
 
     def lines(self) -> list[str]:
-        """For the log."""
+        """What the log says about the clusters."""
         sizes = ", ".join(map(str, sorted(map(len, self.members()), reverse=True)))
         said = f"{self.kappa} clusters of {sizes} clients" if self.kappa > 1 else "one cluster: this is FedAvg"
         best = [f"{self.ratios[k]:.2f} at k={k}" for k in best_first(self.ratios)[:2]]

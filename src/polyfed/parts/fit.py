@@ -49,12 +49,12 @@ class Tally:
     losses: list[Tensor] = field(default_factory=list)  # of every step; read when all are taken, not in between
 
     def add(self, other: "Tally") -> None:
-        """Count what another counted."""
+        """Add the counts of another tally."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
     def numbers(self) -> dict[str, float]:
-        """As plain numbers; the loss is the mean over steps."""
+        """The counts as plain numbers; the loss is the mean over steps."""
         return {
             "loss": math.fsum(torch.stack(self.losses).tolist()) / len(self.losses) if self.losses else math.nan,
             "steps": self.steps,
@@ -134,7 +134,7 @@ class Fit:
     def kept(self, what: str, scalar: bool = False) -> list[Tensor]:
         """A tensor (or a number) per parameter, zero at first, that a step keeps from one step to the next.
 
-        It goes on where the fit does (`go_on`) and is gone with it.
+        It is kept by a fit that goes on (`go_on`), and dropped otherwise.
         """
         keys = [f"{what} {name}" for name in self.trained.names]
         for key, view in zip(keys, self.trained.views, strict=True):
@@ -143,7 +143,7 @@ class Fit:
         return [self._kept[key] for key in keys]
 
     def run(self, steps: int, step: Step) -> int:
-        """Take that many steps; how many were really taken."""
+        """Take that many steps; return how many were really taken."""
         before = self.tally.steps
         if self.parameters and step is sgd and closed_form.applies(self):
             closed_form.descend(self, steps)
@@ -196,7 +196,7 @@ class Fit:
             self.trained.place(weights)
 
     def _gradient(self, batch: Batch) -> Grads:
-        batch.forget()  # of a step that asks twice
+        batch.forget()  # for a step that asks for a second gradient
         loss = self.loss(batch)
         found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
         self.last_loss = loss.detach()

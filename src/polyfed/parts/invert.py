@@ -16,11 +16,11 @@ from polyfed.params import Params
 from polyfed.parts.chunks import in_chunks
 from polyfed.parts.resident import Frozen, in_batches
 
-INPUT_CHUNKS = 4  # of extracted inputs; fewer and larger ones leave the cache
+INPUT_CHUNKS = 4  # chunks of extracted inputs; fewer and larger ones do not fit into the cache
 
 
 def bn_layers(model: nn.Module) -> list[nn.Module]:
-    """The layers whose running statistics say what they have seen."""
+    """The batch normalisation layers that keep running statistics."""
     return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
 
 
@@ -40,7 +40,7 @@ def chosen_channels(layer: nn.Module, ratio: float, absolute: bool) -> Tensor:
 
 @dataclass
 class Goal:
-    """What a layer has seen: mean and variance per channel, and which channels count."""
+    """What a layer saw in training: mean and variance per channel, and the channels that count."""
 
     mean: Tensor
     var: Tensor
@@ -51,7 +51,7 @@ Knowledge = dict[nn.Module, Goal]
 
 
 def knowledge_of(model: nn.Module, uploaded: Sequence[Tensor], ratio: float, absolute: bool) -> Knowledge:
-    """From BN's running statistics; without BN from the mean of uploaded ones [2, channels]; else nothing."""
+    """The goal of each layer: BN's running statistics, or the mean of uploaded ones [2, channels], or empty."""
     norms = bn_layers(model)
     if norms:
         seen = [(m.get_buffer("running_mean"), m.get_buffer("running_var")) for m in norms]
@@ -72,9 +72,9 @@ Look = Callable[[nn.Module, Tensor, int], Tensor | None]
 
 @contextmanager
 def looking(layers: Iterable[nn.Module], look: Look) -> Iterator[None]:
-    """Show what goes into BN layers and comes out of others, and which of its axes are the channels.
+    """Call `look` with the inputs of BN layers and the outputs of other layers, and with the axis of their channels.
 
-    What is given back for what came out takes its place.
+    What `look` returns for an output replaces that output.
     """
 
     def show(layer: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> Tensor | None:
@@ -93,7 +93,7 @@ def looking(layers: Iterable[nn.Module], look: Look) -> Iterator[None]:
 
 @contextmanager
 def watching(layers: Sequence[nn.Module]) -> Iterator[dict[nn.Module, tuple[Tensor, Tensor]]]:
-    """Mean and variance of what goes into BN layers and comes out of others, at their last call inside."""
+    """Collect mean and variance of the inputs of BN layers and the outputs of others, as of their last call inside."""
     seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
     def look(layer: nn.Module, x: Tensor, axis: int) -> None:
@@ -119,7 +119,7 @@ def statistics_loss(seen: dict[nn.Module, tuple[Tensor, Tensor]], knowledge: Kno
 
 
 def extract(model: nn.Module, start: Tensor, knowledge: Knowledge, steps: int, lr: float) -> Tensor:
-    """Inputs whose statistics in the model are the known ones: really optimised, with Adam; the best are kept."""
+    """Optimise inputs with Adam until their statistics in the model are the known ones; return the best ones."""
     x, best, kept = start.clone(), math.inf, start
     optimiser = torch.optim.Adam([x], lr=lr)
     with _Answers(model, knowledge) as answers:
@@ -155,10 +155,10 @@ class _Share:
 
 
 class _Answers:
-    """What a model's layers say to inputs, in chunks that cores share; the statistics are those of all inputs.
+    """The statistics of a model's layers for all inputs, computed in chunks that cores share.
 
     Mean and variance are made from sums over the chunks. Their gradient in a single value is a line, g_mean / n +
-    2 g_var (v - mean) / n, so that each chunk goes back by itself and autograd has no part in the statistics.
+    2 g_var (v - mean) / n, so that each chunk is differentiated by itself, and autograd need not follow the statistics.
     """
 
     def __init__(self, model: nn.Module, knowledge: Knowledge):
@@ -179,7 +179,7 @@ class _Answers:
         return x.clone() if self._copies and not isinstance(layer, _BatchNorm) else None
 
     def to(self, x: Tensor) -> float:
-        """The loss of these inputs (eqs. 2 and 4); `slope` is of the inputs asked last."""
+        """The loss of these inputs (eqs. 2 and 4); `slope` then gives its gradient."""
         self._shares, moments = zip(*in_chunks(self._forward, _in_input_chunks(x)), strict=True)
         if any(v._version != version for share in self._shares for v, _, version in share.seen.values()):
             self._copies = True  # a layer after a watched one works in place: it gets a copy from now on

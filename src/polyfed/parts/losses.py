@@ -31,7 +31,7 @@ class LogitLoss:
     def goals(self, on: Samples, classes: int) -> tuple[Tensor, Tensor | None]:
         """What the gradient aims at, a row per sample: d loss / d logits = ((1 + weight) p - goal) / B.
 
-        Beside them the part of each sample's loss that does not depend on the student, None where there is none.
+        The second value is the part of each sample's loss that does not depend on the student, or None.
         """
         goals = F.one_hot(on.y, classes).float()
         if self.teacher is None:

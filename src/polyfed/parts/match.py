@@ -16,8 +16,8 @@ from polyfed.parts.chunks import in_chunks, ranges
 from polyfed.parts.resident import in_batches
 
 Head = tuple[Tensor, Tensor | None]
-CLASS_CHUNKS = 8  # at most, of classes whose features are matched
-WORTH = 1 << 23  # products: a step on fewer is mostly Python, which threads cannot share
+CLASS_CHUNKS = 8  # at most so many chunks of the classes whose features are matched
+WORTH = 1 << 23  # products per step: with fewer, a step is mostly Python, which threads cannot share
 EPS = 1e-6  # in the denominator of the cosine; a gradient this short has no direction
 
 
@@ -66,7 +66,7 @@ def class_gradients(
 
 
 def class_means(sent: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Eq. 17: the classes somebody sent a gradient of, and the mean over those who did; a zero one says nothing."""
+    """Eq. 17: the classes of which gradients were sent, and the mean gradient of each; zero means are left out."""
     each: dict[int, list[Tensor]] = {}
     for classes, gradients in sent:
         for c, z in zip(classes.tolist(), gradients.cpu(), strict=True):
@@ -98,7 +98,7 @@ def match_features(
     features, goals, classes = (t.to(head[0].device) for t in (features, goals, classes))
     work = features[0].numel() * len(head[0])  # of one class
 
-    def moved(some: slice) -> Tensor:  # no class looks at another's features
+    def moved(some: slice) -> Tensor:  # classes are independent of each other
         rows, goal = features[some], goals[some]
         y = classes[some, None].expand(rows.shape[:2])
         for _ in range(steps):

@@ -23,12 +23,13 @@ class Clusters:
 
     @staticmethod
     def begin(state: State, params: Params, clients: int) -> None:
-        """One cluster, everybody's."""
+        """Begin with one cluster that holds all clients."""
         state.model_0, state.opened = params, 1
         state.assigned = torch.zeros(clients, dtype=torch.int64)
         state.placed = torch.ones(clients, dtype=torch.int64)
-        state.partition = torch.full((clients,), -1)  # as it was found last; -1 for who was absent, and in one cluster
-        state.clustered = state.stable = state.undivided = 0  # the last: one cluster how often in a row
+        # the groups that were found last: -1 for absent clients, and for all clients where there is one cluster
+        state.partition = torch.full((clients,), -1)
+        state.clustered = state.stable = state.undivided = 0  # undivided: how many times in a row one cluster was found
 
     def of(self, client: int) -> int:
         """The number of a client's cluster."""
@@ -45,7 +46,7 @@ class Clusters:
         self.state[f"model_{number}"] = params
 
     def known(self) -> list[int]:
-        """The clusters somebody was placed in."""
+        """The clusters in which at least one client was placed."""
         return sorted({int(g) for g in self.state.assigned[self.state.placed == 1]})
 
     def place(self, client: int, number: int) -> None:
@@ -53,7 +54,7 @@ class Clusters:
         self.state.assigned[client], self.state.placed[client] = number, 1
 
     def open(self, clients: Iterable[int], params: Params) -> None:
-        """A new cluster, which starts with this model."""
+        """Open a new cluster for these clients, which starts with this model."""
         number = self.state.opened
         self[number], self.state.opened = params, number + 1
         for client in clients:
@@ -65,9 +66,9 @@ class Clusters:
         self.state.placed[client] = 0
 
     def regroup(self, groups: Sequence[Sequence[int]]) -> None:
-        """These groups from now on; who is in none keeps what it has until it can be placed.
+        """Regroup the clients; one that is in no group keeps its model until it can be placed.
 
-        A group that alone comes from an old cluster goes on as that cluster: its absent members stay with it.
+        A group that is the only one to come from an old cluster continues it, and its absent members stay in it.
         """
         self.state.placed = torch.zeros_like(self.state.placed)
         came = [{self.of(client) for client in group} for group in groups]
@@ -79,7 +80,7 @@ class Clusters:
                 self.open(group, self.model(group[0]))
 
     def settle(self, clients: Sequence[int], responses: Tensor, found: Partition) -> None:
-        """Take up a partition of these clients and keep their responses, for those who come later."""
+        """Adopt a partition of these clients, and keep their responses to compare later clients with them."""
         self.regroup([[clients[i] for i in members] for members in found.members()])
         state, now, one = self.state, torch.full_like(self.state.partition, -1), found.kappa == 1
         if not one:
@@ -91,7 +92,7 @@ class Clusters:
         state.responses[list(clients)] = responses
 
     def nearest(self, responses: Tensor) -> int | None:
-        """The cluster from whose members these responses diverge least, in the mean; None where that is too much."""
+        """The cluster from whose members these responses diverge least on average; None if it is too much."""
         here = self.state.placed == 1
         apart = divergences_from(responses, self.state.responses[here])
         means = {n: float(apart[self.state.assigned[here] == n].mean()) for n in self.known()}
@@ -108,7 +109,7 @@ class Clusters:
         self.state.responses[client] = responses
 
     def forget(self) -> list[int]:
-        """Drop the models nobody is given; the numbers of the others."""
+        """Drop the models that no client is given; return the numbers of the others."""
         used = self.state.assigned.unique().tolist()
         for name in [n for n in self.state if n.startswith("model_") and int(n[6:]) not in used]:
             del self.state[name]

@@ -158,7 +158,7 @@ def test_start_scripts_check_first_and_no_path_tells_anybody(folder):
         text = script.read_text()
         assert text.index("deploy check") < text.index("exec polyfed")
         assert "FLWR_TELEMETRY_ENABLED=0" in text
-    around = layout.around(folder)
+    around = layout.flower_environment(folder)
     assert around["FLWR_TELEMETRY_ENABLED"] == around["RAY_USAGE_STATS_ENABLED"] == "0"
 
 

@@ -414,7 +414,7 @@ def listening(made):
     """A guard with mutual TLS and no SuperLink behind it."""
     server = layout.Server.at(made)
     line = [sys.executable, "-m", "polyfed.cli", "deploy", "guard", str(made)]
-    process = subprocess.Popen(line, env=layout.around(server.path), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(line, env=layout.flower_environment(server.path), stderr=subprocess.DEVNULL)
     end = time.monotonic() + 60
     while not is_listening(server) and time.monotonic() < end:
         time.sleep(0.1)

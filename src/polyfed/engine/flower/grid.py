@@ -27,21 +27,21 @@ class Posted:
         self.broke: dict[int, int] = {}  # client -> how often its job broke a worker
 
     def send(self, node: int, client: int, kind: str, group: str, content: RecordDict) -> None:
-        """One message, on its own: together they would have to fit into one request."""
+        """Send one message by itself; several would have to fit into one request."""
         message = Message(content, node, kind, ttl=self.ttl, group_id=group)
         for key in self.grid.push_messages([message]):
             if key:
                 self.waiting[key] = client
 
     def replies(self) -> Iterator[tuple[int, Message]]:
-        """What has come back since the last look."""
+        """Yield the replies that have arrived since the last call."""
         for message in self.grid.pull_messages(list(self.waiting)) if self.waiting else ():
             client = self.waiting.pop(message.metadata.reply_to_message_id, None)
             if client is not None:
                 yield client, message
 
     def forget(self, client: int) -> None:
-        """Its answer is not awaited any more."""
+        """Stop waiting for a client's reply."""
         self.waiting = {key: k for key, k in self.waiting.items() if k != client}
 
     @property
@@ -70,7 +70,7 @@ class OverGrid:
         raise TypeError(f"{type(self).__name__} must say where its grid is")
 
     def abandon(self) -> None:
-        """Jobs under way are not waited for any more."""
+        """Give up the jobs that are under way."""
 
     def missing(self, client: int) -> str:
         """Why a client cannot be reached, or nothing; asked while its answer is awaited."""
@@ -79,7 +79,7 @@ class OverGrid:
     def run(
         self, jobs: Sequence[Job], deadline: float | None, meanwhile: Callable[[], None] | None
     ) -> Iterator[Outcome]:
-        """Everything out at once; outcomes as they come."""
+        """Send all jobs at once; yield outcomes as they arrive."""
         left = {job.client: job for job in sorted(jobs, key=lambda job: (-job.size, job.client))}
         posted = self.mail(self.grid(), deadline)
         self._post(posted, left)
@@ -130,7 +130,7 @@ class OverGrid:
             yield from (Outcome(client, error="deadline") for client in late)
 
     def _set_up_anew(self, posted: Posted, left: Mapping[int, Job], outcome: Outcome) -> Iterator[Outcome]:
-        """What was under way is lost with the worker: once more from the same inputs, but nobody breaks it thrice."""
+        """Send the jobs that were lost with a worker again, from the same inputs, but none more than `tries` times."""
         posted.broke[outcome.client] = posted.broke.get(outcome.client, 0) + 1
         if posted.broke[outcome.client] == self.tries:
             yield outcome

@@ -25,7 +25,7 @@ class Serial:
     def run(
         self, jobs: Sequence[Job], deadline: float | None, meanwhile: Callable[[], None] | None
     ) -> Iterator[Outcome]:
-        """One after the other."""
+        """Do the jobs one after the other."""
         end = None if deadline is None else time.monotonic() + deadline
         for job in jobs:
             if end is not None and time.monotonic() > end:
@@ -41,7 +41,7 @@ class Serial:
             meanwhile()
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is no process to end."""
 
 
 def as_received(message: Message) -> Message:

@@ -17,7 +17,7 @@ from polyfed.engine.work import Job, Outcome, World
 
 AHEAD = 1  # jobs a worker is given beyond the one it does
 TRIES = 2  # a job whose worker died is done again once, from the same inputs
-PATIENCE = 0.2  # seconds between looks at the clock and at stop requests
+PATIENCE = 0.2  # seconds between two checks of the clock and for a request to stop
 
 
 class Workers:
@@ -39,7 +39,7 @@ class Workers:
             worker.begin(self.order)
 
     def _hire(self, devices: list[str]) -> None:
-        """A worker for each of these, unless they are there."""
+        """Start the workers that are missing."""
         if [worker.device for worker in self.workers] == devices:
             return
         self.close()
@@ -54,7 +54,7 @@ class Workers:
     def run(
         self, jobs: Sequence[Job], deadline: float | None, meanwhile: Callable[[], None] | None
     ) -> Iterator[Outcome]:
-        """Longest first, each to the next free worker."""
+        """Run the jobs, the longest first, each on the next free worker."""
         waiting = deque(sorted(jobs, key=lambda job: (-job.size, job.client)))
         deaths: Counter[int] = Counter()
         if deadline is not None:
@@ -122,7 +122,7 @@ class Workers:
         self.workers[at].begin(self.order)
 
     def _fail_late_jobs(self, waiting: deque[Job]) -> Iterator[Outcome]:
-        """Whoever is not back by the deadline is lost to the round."""
+        """Fail the jobs that are not done by the deadline."""
         late = [job for w in self.workers for job in w.jobs] + list(waiting)
         waiting.clear()
         self._replace_busy_workers()

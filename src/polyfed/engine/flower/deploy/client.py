@@ -31,7 +31,7 @@ def introduce(order: dict[str, Any], context: Context) -> dict[str, Any]:
     config = _config(site, order)
     dataset = own_data(config, site)
     told = disclosed(site, order)
-    said = {"site": site.name, **schema_of(dataset, told).said()}
+    said = {"site": site.name, **schema_of(dataset, told).to_record()}
     if site.name not in order["sites"]:
         return said  # the server tells it that it does not belong
     world = World(config, own_federation(config, dataset, site.name, order), device_of(config.device))

@@ -140,7 +140,7 @@ class Site:
         file = _settings(SiteFile, home / "site.yaml", otherwise)
         if name is not None and file.name != name:
             raise UsageError(f"the site at '{home}' is '{file.name}', not '{name}'")
-        host, port = _parted(file.server, home / "site.yaml")
+        host, port = _host_and_port(file.server, home / "site.yaml")
         check_disclose(file.disclose, f"{home / 'site.yaml'}: disclose")
         home = home.resolve()
         data = home / Path(file.data).expanduser()
@@ -148,7 +148,7 @@ class Site:
 
 
 def check_disclose(value: Any, where: str) -> None:
-    """What a site tells is one of a few words; any other might be meant to keep more than it does."""
+    """Refuse an unknown value of `disclose`: it might be meant to disclose less than polyfed would understand."""
     if value not in DISCLOSE:
         raise UsageError(f"{where} is n or counts, not {value!r}")
 
@@ -167,8 +167,8 @@ def _settings(kind: Any, path: Path, otherwise: str) -> Any:
         raise DataError(f"{path} cannot be read: {error}") from None
 
 
-def _parted(address: str, path: Path) -> tuple[str, int]:
-    """Host and port of `host:port`; an address of version 6 stands in brackets."""
+def _host_and_port(address: str, path: Path) -> tuple[str, int]:
+    """Split `host:port`; an IPv6 address stands in brackets."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or not 1 <= int(port) <= LAST_PORT:
         raise DataError(f"{path}: the server's address is host:port, not '{address}'")
@@ -176,12 +176,12 @@ def _parted(address: str, path: Path) -> tuple[str, int]:
 
 
 def at_port(host: str, port: int) -> str:
-    """host:port, as Flower and others write it."""
+    """Write `host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def checked_host(host: str) -> str:
-    """A host's name or address that can be one."""
+    """Return a host's name or address if it is a valid one; otherwise raise an error."""
     if _ip(host) is None and (len(host) > 253 or not all(LABEL.fullmatch(part) for part in host.split("."))):
         raise UsageError(f"a host is a name such as fl.example.org or an address, not '{host[:60]}'")
     return host
@@ -284,11 +284,12 @@ def _script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def around(home: Path) -> dict[str, str]:
-    """The environment of a process of Flower's: its files here, no telemetry, one thread, our programs first."""
+def flower_environment(home: Path) -> dict[str, str]:
+    """The environment of a Flower process: files below `home`, no telemetry, one thread, our programs first."""
     from polyfed.engine.flower import SILENT
 
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}  # some open doors
+    # variables of Flower's own could change what it does
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}
     return {**plain, **SILENT, **threads, "FLWR_HOME": str(home / "flower"), "PATH": programs}

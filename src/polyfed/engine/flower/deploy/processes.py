@@ -22,9 +22,9 @@ from polyfed.engine.flower.deploy.layout import (
     TOKEN,
     Server,
     Site,
-    around,
     at_port,
     bind_address,
+    flower_environment,
     is_loopback,
 )
 from polyfed.engine.flower.deploy.private import read_private, write_private
@@ -43,11 +43,11 @@ def serve(server: Server) -> int:
             raise DataError(f"port {port}, where the {what} should listen, is in use: does the federation already run?")
     write_connection(server)
     with Children(server.path) as children:
-        children.start("SuperLink", _ours("superlink", server.path))
+        children.start("SuperLink", _wrapped("superlink", server.path))
         children.wait_for_port("SuperLink", LOOPBACK, server.link)
         children.start("SuperExec", _superexec(server.path, LOOPBACK, server.link))
         register(server)
-        children.start("guard", _ours("guard", server.path))
+        children.start("guard", _wrapped("guard", server.path))
         children.wait_for_port("guard", bind_address(server), server.port)
         sys.stderr.write(f"polyfed: the guard listens on {server.address}; {len(server.sites)} sites may join\n")
         return abs(children.wait())
@@ -59,7 +59,7 @@ def join(site: Site) -> int:
         while True:
             started = time.monotonic()
             with Children(site.path) as children:
-                children.start("SuperNode", _ours("supernode", site.path))
+                children.start("SuperNode", _wrapped("supernode", site.path))
                 children.start("SuperExec", _superexec(site.path, "localhost", site.port))
                 code = children.wait()
             refused = code > 0 and not children.asked_to_stop and time.monotonic() - started < 60
@@ -72,8 +72,8 @@ def join(site: Site) -> int:
             time.sleep(AGAIN)
 
 
-def _ours(part: str, home: Path) -> list[str]:
-    """A part of Flower's in our dress: what it must not do is closed before it starts."""
+def _wrapped(part: str, home: Path) -> list[str]:
+    """The command that starts a part of Flower through our wrapper, which first closes what must stay closed."""
     return [sys.executable, "-m", "polyfed.cli", "deploy", part, str(home)]
 
 
@@ -122,7 +122,7 @@ def alive(pid: int) -> bool:
 
 
 class Children:
-    """Programs in the foreground: who asks us to stop asks them, one that ends ends the others, none outlives us."""
+    """Programs in the foreground: a request to stop reaches all, one that ends ends the others, none outlives us."""
 
     def __init__(self, home: Path):
         self.home, self.asked_to_stop = home, False
@@ -133,9 +133,9 @@ class Children:
         return self
 
     def start(self, name: str, command: list[str]) -> None:
-        """One more program."""
+        """Start one more program."""
         self.processes[name] = subprocess.Popen(
-            command, env=around(self.home), stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent
+            command, env=flower_environment(self.home), stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent
         )
 
     def _pass_on(self, number: int, frame: Any) -> None:
@@ -144,7 +144,7 @@ class Children:
             process.send_signal(signal.SIGTERM)
 
     def wait(self) -> int:
-        """Until one of them ends; its exit code."""
+        """Wait until one of them ends; return its exit code."""
         while True:
             for name, process in self.processes.items():
                 code = process.poll()
@@ -155,7 +155,7 @@ class Children:
             time.sleep(0.2)
 
     def wait_for_port(self, name: str, host: str, port: int) -> None:
-        """Until a program listens."""
+        """Wait until a program listens."""
         end = time.monotonic() + STARTING
         while not listens_at(host, port):
             if self.processes[name].poll() is not None:
@@ -215,7 +215,7 @@ def register(server: Server) -> None:
 
 
 def call(server: Server, *words: str) -> dict[str, Any]:
-    """Flower's command line, asked for JSON."""
+    """Call Flower's command line and read its JSON output."""
     process = _start(server, *words, "--format", "json")
     said = _said(process)
     for line in (said[said.find("{") :], *reversed(said.splitlines())):
@@ -230,7 +230,9 @@ def _start(server: Server, *words: str) -> "subprocess.Popen[str]":
     write_connection(server)
     command = [_program("flwr"), *words]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=around(server.path), stdout=pipe, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, env=flower_environment(server.path), stdout=pipe, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def _said(process: "subprocess.Popen[str]") -> str:

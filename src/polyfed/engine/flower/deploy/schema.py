@@ -34,15 +34,15 @@ class Schema:
     levels: np.ndarray | None  # [channel, value], of images where it is told
     versions: tuple[str, ...]
 
-    def said(self) -> dict[str, Any]:
-        """For a record."""
+    def to_record(self) -> dict[str, Any]:
+        """The schema as a record holds it."""
         told = [] if self.levels is None else self.levels.ravel().tolist()
         plain = {"classes": list(self.classes), "shape": list(self.shape), "kind": self.kind}
         return {**plain, "levels": told, "versions": list(self.versions)}
 
     @staticmethod
-    def heard(said: Mapping[str, Any]) -> "Schema":
-        """The inverse."""
+    def from_record(said: Mapping[str, Any]) -> "Schema":
+        """The schema in a record; the inverse of `to_record`."""
         levels = np.array(said["levels"], np.int64).reshape(-1, 256) if said["levels"] else None
         shape, versions = tuple(map(int, said["shape"])), tuple(map(str, said["versions"]))
         return Schema(tuple(map(str, said["classes"])), shape, str(said["kind"]), levels, versions)

@@ -166,7 +166,7 @@ class Sites(OverGrid):
         honest = [name for name, fault in faults.items() if not fault]
         if not honest:
             raise RunFailed(f"no site's hello can be true; that of '{self.names[0]}': {faults[self.names[0]]}")
-        self.schema = schema.agreed({name: schema.Schema.heard(self.said[name]) for name in honest})
+        self.schema = schema.agreed({name: schema.Schema.from_record(self.said[name]) for name in honest})
         self.common |= schema.statistics(self.schema)
         if any(not self.said[name]["counts"] for name in honest):
             say("class counts are not told (disclose: n): there are no head, mid and tail numbers")
