@@ -9,10 +9,10 @@ from polyfed.config.trees import (
     flatten,
     merge,
     named_sections,
-    read_assignments,
     read_config,
     unflatten,
 )
+from polyfed.config.words import read_assignments
 from polyfed.config.yaml_text import read_yaml, write_yaml
 
 __all__ = [

@@ -1,6 +1,5 @@
-"""Trees of keys and values: from files and words of a command line, merged, flattened and unflattened."""
+"""Trees of keys and values: from files, merged, flattened and unflattened."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +74,3 @@ def flatten(tree: Tree, above: str = "") -> Tree:
         place = f"{above}{key}"
         made |= flatten(value, f"{place}.") if isinstance(value, dict) and value else {place: value}
     return made
-
-
-def read_assignments(words: list[str]) -> Tree:
-    """The tree of `key=value` words from a command line."""
-    tree: Tree = {}
-    for word in words:
-        key, equals, text = word.partition("=")
-        if not equals or not re.fullmatch(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*", key):
-            raise UsageError(f"'{word}' is not key=value, for example train.lr=0.1")
-        tree = merge(named_sections(tree), named_sections(unflatten({key: read_yaml(text, f"the value of '{key}'")})))
-    return tree
