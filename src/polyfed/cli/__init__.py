@@ -81,7 +81,7 @@ def call(arguments: list[str]) -> int:
 
 
 def _fault(error: BaseException) -> int:
-    """What nobody foresaw; trouble of the machine is not polyfed's."""
+    """Report an unforeseen error: as trouble of the machine, or as a fault of polyfed."""
     if os.environ.get("POLYFED_DEBUG"):
         traceback.print_exception(error)
     known = trouble(error)

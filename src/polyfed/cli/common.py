@@ -33,7 +33,7 @@ def read_words(words: list[str] | None) -> tuple[list[str], dict[str, Any]]:
 
 
 def only(words: list[str] | None, *free: str) -> dict[str, Any]:
-    """What may be said anew of something that is fixed already: who does the work."""
+    """The tree of key=value words; any key that is not in `free` is refused, because it is fixed already."""
     from polyfed.config import read_assignments
 
     tree = read_assignments(words or [])
@@ -51,7 +51,7 @@ def print_value(value: Any, as_json: bool, text: Any) -> None:
         sys.stdout.flush()
     except OSError as error:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-        if not isinstance(error, BrokenPipeError):  # whoever reads (head, less) has seen enough
+        if not isinstance(error, BrokenPipeError):  # the reader (head, less) has closed the pipe
             raise
 
 

@@ -85,13 +85,13 @@ def available() -> float:
 
 
 def _reclaimable(used: Path) -> float:
-    """What of a container's memory only keeps files that nobody reads just now."""
+    """Bytes of a container's memory that only cache files, and can be reclaimed."""
     rows = (line.split() for line in used.with_name("memory.stat").read_text().splitlines())
     return next((float(count) for name, count in rows if name == "inactive_file"), 0.0)
 
 
 def held(pid: int) -> float:
-    """Bytes that a process has for itself alone, and its part of those it shares by name; 0 where nobody can tell."""
+    """Bytes that only this process uses, and its part of shared memory; 0 where the system does not say."""
     try:
         rows = _kilobytes(Path(f"/proc/{pid}/smaps_rollup"))
         return sum(rows[name] for name in ("Private_Clean", "Private_Dirty", "Pss_Shmem"))
@@ -106,7 +106,7 @@ def _kilobytes(file: Path) -> dict[str, float]:
 
 
 def cell_memory(model: Model, shape: tuple[int, ...], classes: int, workers: int) -> float:
-    """Bytes a run will take at the least beside the data, which its processes share with this one."""
+    """The fewest bytes that a run takes beside the data, which its processes share with this one."""
     return (1 + workers) * (PROCESS + COPIES * NUMBER * _weights(model, shape, classes))
 
 

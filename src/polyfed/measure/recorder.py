@@ -40,12 +40,12 @@ class Recorder:
         return {table: self.path(table).size() for table in FIELDS if self.path(table).exists()}
 
     def sync(self) -> None:
-        """Every table is on disk for certain."""
+        """Sync every table to disk."""
         for table in self.lengths():
             sync(self.path(table))
 
     def cut(self, lengths: Mapping[str, int]) -> None:
-        """Forget what was written after a checkpoint."""
+        """Cut off what was written after a checkpoint."""
         for table in FIELDS:
             length = lengths.get(table, 0)
             if self.path(table).size() > length:

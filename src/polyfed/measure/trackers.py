@@ -163,7 +163,7 @@ class Tracked:
         self.copy()
 
     def say(self, text: str) -> None:
-        """Passed on."""
+        """Pass the line on."""
         self.watch.say(text)
 
     def copy(self) -> None:

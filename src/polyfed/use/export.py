@@ -1,4 +1,4 @@
-"""A predictor made a directory of its own, to be used without the run: the model, its classes, its preparation."""
+"""Exporting a predictor as a directory that needs nothing of the run: the model, its classes, its preparation."""
 
 import copy
 import importlib.util
@@ -32,7 +32,7 @@ from polyfed.use.sbom import bill_of_materials
 FILES = {"safetensors": "model.safetensors", "onnx": "model.onnx", "torch-export": "model.pt2"}
 ABOUT, CLASSES, PREPARATION, CARD = "model.json", "classes.json", "preprocessing.json", "card.md"
 SBOM = "sbom.json"
-MOST = 1e-4  # of the largest logit: what a copy may answer otherwise before something is wrong with it
+MOST = 1e-4  # share of the largest logit by which a copy's answers may differ
 TRIED = 64  # samples a copy is tried on
 
 
@@ -51,7 +51,7 @@ def export(config: Config, predictor: Predictor, form: str, out: Path, rows: Any
 
 @contextmanager
 def _aside(out: Path) -> Iterator[Path]:
-    """A directory that takes its name only when all is in it."""
+    """A directory beside `out`, which is renamed to it only when everything is written."""
     aside = out.parent / f".{out.name}.{os.getpid()}.tmp"
     try:
         aside.mkdir(parents=True)
@@ -75,7 +75,7 @@ def _difference(ours: Tensor, theirs: Tensor) -> float:
 
 
 def _write(config: Config, predictor: Predictor, form: str, folder: Path) -> None:
-    """Everything but the card."""
+    """Write everything but the card."""
     model, shape = alone(predictor.model), predictor.preparation.model_shape
     about: dict[str, Any] = {"polyfed": metadata.version("polyfed"), "format": form, "file": FILES[form]}
     about["batch"] = predictor.batch  # rows answered together, which matters where a norm goes by the batch
@@ -156,7 +156,7 @@ def _need(*packages: str) -> None:
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Torch's exporters warn about packages nobody asked for."""
+    """Silence torch's exporters, which warn about packages that are not needed."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "torch._export")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
@@ -220,7 +220,7 @@ def _built(plan: dict[str, Any]) -> nn.Module:
 
 
 def _refuse_foreign_code(section: Any) -> None:
-    """A name like file.py:Class would be imported, and so run."""
+    """Refuse a plan that names code, like file.py:Class, because reading it would import and so execute that code."""
     if isinstance(section, dict):
         name = section.get("name")
         if isinstance(name, str) and ":" in name:

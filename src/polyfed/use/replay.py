@@ -14,7 +14,7 @@ from polyfed.use.predictor import Predictor
 
 
 class _ReadOnly(RunFolder):
-    """A folder nothing is written to."""
+    """The folder of a run that is only read: nothing is written to it."""
 
     def say(self, text: str) -> None: ...
 

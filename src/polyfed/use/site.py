@@ -12,7 +12,7 @@ from polyfed.use.replay import predictor_of
 
 
 def site_predictor(site: Site) -> Predictor:
-    """What answers for a site since its last evaluation."""
+    """The predictor of a site, as of its last evaluation."""
     try:
         about = json.loads((site.model / "job.json").read_text())
         down = Message.decode((site.model / KEPT).read_bytes())

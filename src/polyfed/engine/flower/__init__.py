@@ -40,7 +40,7 @@ class Flower(Engine):
 
 
 def need_flower() -> None:
-    """Flower and Ray are there, and tell nobody."""
+    """Refuse to go on where Flower or Ray is missing; switch their telemetry off."""
     for package in ("flwr", "ray"):
         if importlib.util.find_spec(package) is None:
             raise UsageError(f"the flower engine needs the package '{package}': pip install 'polyfed[flower]'")

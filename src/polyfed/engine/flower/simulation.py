@@ -43,7 +43,7 @@ class Simulation(OverGrid):
         self.lease: Path | None = None
 
     def begin(self, config: Config, world: World, store: MemoryStore) -> None:
-        """Work for this run from now on; another number of clients needs another simulation."""
+        """Begin a run; another number of clients needs another simulation."""
         if self.engine.secagg:
             refuse_secagg(world.method)
         for section in (config.data, config.model):
@@ -63,7 +63,7 @@ class Simulation(OverGrid):
         return {**self.common, "lease": str(self.lease)}
 
     def hello(self) -> Iterator[Outcome]:
-        """Every client's, from an actor: the worlds there must be this one."""
+        """Ask every client for its hello through an actor, because the worlds of the actors must equal this one."""
         yield from (o for o in self.run([Job("hello", k, 0) for k in range(self.clients)], None, None) if o.client >= 0)
 
     def grid(self) -> Grid:
@@ -78,7 +78,7 @@ class Simulation(OverGrid):
         return self.stage.grid
 
     def missing(self, client: int) -> str:
-        """Nobody is there any more when the simulation itself ended."""
+        """No client can be reached after the simulation itself has ended."""
         return "" if self.stage is None or self.stage.thread.is_alive() else "the simulation ended: " + self.stage.why()
 
     def abandon(self) -> None:
@@ -134,7 +134,7 @@ class Stage:
         return places
 
     def why(self) -> str:
-        """What ended it, at the root."""
+        """The first cause of the simulation's end."""
         error = self._failure
         while error is not None and error.__cause__ is not None:
             error = error.__cause__
@@ -168,7 +168,7 @@ class Stage:
 
 
 def start_ray(address: str | None) -> None:
-    """Ray, here or joined, unless this process has it already; actors compute with one thread and tell nobody."""
+    """Start Ray, or join a cluster, unless this process has it; actors compute with one thread, without telemetry."""
     if ray.is_initialized():
         return
     known = {name: os.environ[name] for name in ("POLYFED_DATA",) if name in os.environ}
@@ -190,7 +190,7 @@ def start_ray(address: str | None) -> None:
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """Who asked to be told of signals still is afterwards: Ray takes them for itself."""
+    """Restore the signal handlers afterwards, because Ray installs its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -203,7 +203,7 @@ def _own_signals() -> Iterator[None]:
 
 
 def need_room(engine: Flower, machines: Sequence[Mapping[str, Any]]) -> None:
-    """Some machine of Ray's can take a client."""
+    """Refuse to start where no machine of the cluster has room for a client."""
     for machine in machines:
         has = machine["Resources"]
         if has.get("CPU", 0) >= engine.cpus and has.get("GPU", 0) >= engine.gpus:

@@ -205,7 +205,7 @@ class Channel:
         return value, Message(**numbers, **tensors), blob if remembers else None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close this end of the channel."""
         self.pipe.close()
         self.out.close()
         self.into.close()

@@ -57,7 +57,7 @@ class View(ThreadingHTTPServer):
             raise UsageError(f"cannot listen on {host}, port {port}: {error}") from None
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """On a thread of its own, as long as there is one; else whoever asks is sent away."""
+        """Handle a request on a thread of its own; if all threads are taken, refuse it."""
         if not self.free.acquire(blocking=False):
             with contextlib.suppress(OSError):
                 request.sendall(b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
@@ -80,7 +80,7 @@ class View(ThreadingHTTPServer):
             self.free.release()
 
     def service_actions(self) -> None:
-        """Between requests: hang up on whoever sends theirs too slowly."""
+        """Between requests, close connections whose request comes too slowly."""
         now = time.monotonic()
         for request, until in list(self.awaited.items()):
             if now > until:
@@ -182,7 +182,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is written down."""
+        """Write no log of requests."""
 
 
 def _sentence(text: str) -> str:

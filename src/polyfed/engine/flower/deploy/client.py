@@ -87,7 +87,7 @@ def _keep(site: Site, job: Job, order: dict[str, Any]) -> None:
 
 
 def world_of(site: Site, order: dict[str, Any]) -> World:
-    """What this process works with."""
+    """The world of this site: its own data, under the config that the order names."""
     config = _config(site, order)
     dataset: Dataset = own_data(config, site)
     return World(config, own_federation(config, dataset, site.name, order), device_of(config.device))

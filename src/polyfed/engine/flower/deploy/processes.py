@@ -78,7 +78,7 @@ def _wrapped(part: str, home: Path) -> list[str]:
 
 
 def _superexec(home: Path, host: str, port: int) -> list[str]:
-    """What fetches tasks; it runs what it is given, so it must know whom it asks, though that is on this machine."""
+    """The command of the SuperExec, which fetches tasks and runs them, and so must authenticate whom it asks."""
     known = ["--runtime-api-address", at_port(host, port), "--root-certificates", str(home / "ca.crt")]
     return [_program("flower-superexec"), "--superexec-auth-secret-file", str(home / SECRET), *known]
 

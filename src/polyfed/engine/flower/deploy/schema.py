@@ -21,7 +21,7 @@ from polyfed.errors import DataError, UsageError
 VERSIONS = ("polyfed", "torch", "numpy", "flwr")
 COUNTS = {"train": "counts", "test": "test_counts", "val": "val_counts"}  # the keys of a hello with class counts
 FIXED = ("n", "tests", "vals", *COUNTS.values(), "classes", "shape", "kind", "levels", "disclosed")  # of the data
-HALF = 127.5  # mean and spread of pixels where nobody tells how his are spread
+HALF = 127.5  # mean and spread of pixels where no site discloses its own
 
 
 @dataclass(frozen=True)
