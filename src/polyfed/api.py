@@ -2,24 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from polyfed.comparison.folder import FILE, FORMS, ComparisonFolder, Found, is_comparison
-from polyfed.comparison.grid import check_baseline, make_grid
+from polyfed.comparison.folder import FILE, FORMS, ComparisonFolder, Found, is_comparison, refuse_strangers
+from polyfed.comparison.grid import Grid, check_baseline, make_grid
 from polyfed.comparison.jobs import Jobs
 from polyfed.comparison.run import run_cells
-from polyfed.config import Config, Tree, identity, make_config, merge, read_config, unflatten
+from polyfed.config import Config, Tree, flatten, identity, make_config, merge, read_config, unflatten
 from polyfed.data.federation import Federation
 from polyfed.data.sources.arrays import Arrays
 from polyfed.engine.base import Crew, Engine
-from polyfed.engine.rounds import Run
-from polyfed.engine.run_folder import RunFolder
+from polyfed.engine.rounds import Run, rehearse
+from polyfed.engine.run_folder import RunFolder, refuse_taken
 from polyfed.engine.trust import only_our_places
-from polyfed.engine.work import federation_of
+from polyfed.engine.work import World, federation_of
 from polyfed.errors import DataError, PolyfedError, UsageError, did_you_mean, reading
 from polyfed.files import write_file
 from polyfed.measure.metrics import round_of_arrival
@@ -53,15 +54,18 @@ def run(
 
     Args:
         *sources: Config files or mappings of keys; a later one overrides an earlier one.
-        out: The run directory, which must not exist or be empty; by default a new one under `$POLYFED_OUT` or `./runs`.
+        out: The run directory, by default a new one under `$POLYFED_OUT` or `./runs`. It must not exist, or be empty,
+            or hold a run that failed before its first round was over. A run that is refused leaves no directory.
         progress: Whether progress is shown; or an object that is told of it.
         crew: Workers that were opened before and stay open afterwards; by default the run opens its own.
         **keys: Keys that override those of the sources. Arrays, modules and methods may stand for `data`, `model` and
             `method`.
     """
-    config = config_of(*sources, **keys)
-    folder = RunFolder.create(config, Path(out) if out is not None else None)
-    return _work(config, folder, progress, crew)
+    config, place = config_of(*sources, **keys), None if out is None else Path(out)
+    if place is not None:
+        refuse_taken(place)  # before data are read for nothing
+    world = rehearse(config)
+    return _work(config, RunFolder.create(config, place), progress, crew, world)
 
 
 def resume(
@@ -142,11 +146,13 @@ def load(path: str | Path) -> "Result | Comparison":
     return Result(RunFolder.existing(Path(path)).path)
 
 
-def _work(config: Config, folder: RunFolder, progress: bool | Watch, crew: Crew | None) -> "Result":
+def _work(
+    config: Config, folder: RunFolder, progress: bool | Watch, crew: Crew | None, world: World | None = None
+) -> "Result":
     mine = crew if crew is not None else config.engine.open()
     try:
         with watching(progress) as watch:
-            Run(config, folder, mine, watch).go()
+            Run(config, folder, mine, watch, world).go()
     finally:
         if crew is None:
             mine.close()
@@ -219,6 +225,13 @@ def _rows(data: Any) -> tuple[np.ndarray, np.ndarray]:
         raise UsageError(f"{sentence} ({error})") from None
 
 
+def _what_there_is(key: str, summary: Mapping[str, Any]) -> str:
+    """The number nearest to a misspelt one, and all there are."""
+    names = list(flatten(dict(summary)))
+    near = did_you_mean(key, names) if get_close_matches(key, names, n=1, cutoff=0.5) else ""
+    return f"{near}{' ' if near else ''}It has {', '.join(names)}"
+
+
 def _array(value: Any) -> np.ndarray:
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
 
@@ -261,6 +274,8 @@ class Result:
         """A number by its place: result["personal.accuracy"]."""
         value: Any = self.summary
         for word in key.split("."):
+            if not isinstance(value, Mapping) or word not in value:
+                raise UsageError(f"the run has no '{key}'; {_what_there_is(key, self.summary)}")
             value = value[word]
         return value
 
@@ -303,8 +318,9 @@ class Result:
             )
         return round_of_arrival(list(zip(rows["round"], rows["accuracy"], strict=True)), level)
 
-    def client(self, id: int, trust: bool = False, **objects: Any) -> Predictor:
-        """The model that answers for a client; for `trust` see `resume`."""
+    def client(self, who: int | str, trust: bool = False, **objects: Any) -> Predictor:
+        """The model that answers for a client, by its name or its id; for `trust` see `resume`."""
+        id = self.folder.client(who)
         return replay(_config_of_run(self.folder, objects, trust), self.folder, id)
 
     def global_model(self, trust: bool = False, **objects: Any) -> Predictor:
@@ -312,21 +328,27 @@ class Result:
         return replay(_config_of_run(self.folder, objects, trust), self.folder, None)
 
     def export(
-        self, form: str, client: int | None = None, out: str | Path | None = None, trust: bool = False, **objects: Any
+        self,
+        form: str,
+        client: int | str | None = None,
+        out: str | Path | None = None,
+        trust: bool = False,
+        **objects: Any,
     ) -> Path:
         """Write a client's model, or the global one, as a directory of its own: safetensors, onnx or torch-export."""
         from polyfed.use.card import card
         from polyfed.use.export import export
 
+        id = None if client is None else self.folder.client(client)
         config = _config_of_run(self.folder, objects, trust)
-        who = "global" if client is None else f"client-{client}"
+        who = "global" if id is None else f"client-{self.folder.called(id)}"
         where = self._export_folder() / f"{who}-{form}" if out is None else Path(out)
-        predictor = replay(config, self.folder, client)
+        predictor = replay(config, self.folder, id)
         rows = federation_of(config).dataset.x
 
         def text(worst: float) -> str:
             with reading(f"the run at '{self.path}'"):
-                return card(self.folder, config.dump(), client, predictor, form, worst)
+                return card(self.folder, config.dump(), id, predictor, form, worst)
 
         return export(config, predictor, form, where, rows, text)
 
@@ -341,6 +363,15 @@ class Result:
 
     def __repr__(self) -> str:
         return f"<run {self.path}{'' if self.finished else ', not finished'}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: its table, once it is finished."""
+        from polyfed.report.notebook import as_html
+
+        made = None
+        if self.finished:
+            made = comparison_table([Found(self.summary["method"], self.summary["seed"], self.summary)])
+        return as_html(repr(self), made)
 
 
 @dataclass
@@ -364,6 +395,26 @@ class Comparison:
     def summaries(self) -> list[dict[str, Any]]:
         """The summary of each finished run."""
         return [result.summary for result in self.results]
+
+    @property
+    def clients(self) -> Any:
+        """`Result.clients` of every finished run as one pandas DataFrame.
+
+        Each row begins with the run's method (its row in the table), its seed, and a column for each key that the
+        comparison varies; the accuracy of every client's own model in the end is where `measure` is personal_final.
+        """
+        import pandas
+
+        from polyfed.report.runs import records
+
+        tables = []
+        for cell in self.folder.results():
+            table = records(self.folder.run(cell).path, "clients")
+            about = {"method": cell.row, "seed": cell.seed, **cell.setting}
+            tables.append(pandas.concat([pandas.DataFrame(about, index=table.index), table], axis=1))
+        if not tables:
+            raise DataError(f"no run of the comparison at '{self.path}' is finished; go on with: polyfed resume {self.path}")
+        return pandas.concat(tables, ignore_index=True)
 
     @property
     def missing(self) -> list[str]:
@@ -400,6 +451,12 @@ class Comparison:
     def __repr__(self) -> str:
         return f"<comparison {self.path}{'' if self.finished else ', not finished'}>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the table of what is finished."""
+        from polyfed.report.notebook import as_html
+
+        return as_html(repr(self), self.as_table() if self.folder.results() else None)
+
 
 def compare(
     *sources: Source,
@@ -433,8 +490,26 @@ def compare(
     tree: Tree = {}
     for layer in _trees(*sources, {**keys, **{key: value for key, value in asked.items() if value is not None}}):
         tree = merge(tree, layer)
-    folder = ComparisonFolder.open(make_grid(tree), Path(out) if out is not None else None)
-    return _compared(folder, progress, tree.get("baseline"))
+    grid, place = make_grid(tree), None if out is None else Path(out)
+    if place is None or not is_comparison(place):
+        refuse_strangers(place, grid)
+        _rehearse_one(grid)
+    return _compared(ComparisonFolder.open(grid, place), progress, tree.get("baseline"))
+
+
+def _rehearse_one(grid: Grid) -> None:
+    """Refuse a comparison before it has a directory, if all of its cells are refused, and alike."""
+    refusals: set[str] = set()
+    for cell in grid.cells:
+        try:
+            rehearse(cell.config)
+            return
+        except (UsageError, DataError) as error:
+            refusal = error
+        refusals.add(str(refusal))
+        if len(refusals) > 1:
+            return
+    raise refusal
 
 
 def _compared(folder: ComparisonFolder, progress: bool | Watch, baseline: str | None = None) -> Comparison:

@@ -75,7 +75,7 @@ def test_class_names_with_commas_stay_one_cell(tmp_path, cli):
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["predict", "RUN", "--input", "X"], 2, "say whose model: --client ID or --global"),
+        (["predict", "RUN", "--input", "X"], 2, "say whose model: --client NAME or --global"),
         (["predict", "RUN", "--client", "1", "--global", "--input", "X"], 2, "say whose model"),
         (["predict", "RUN", "--client", "9", "--input", "X"], 2, "there is no client 9"),
         (["predict", "RUN", "--global", "--input", "X"], 2, "has no global model"),

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from polyfed.api import Result
     from polyfed.use.predictor import Predictor
 
-Client = Annotated[int | None, typer.Option("--client", help="The client whose model it is.", show_default=False)]
+Client = Annotated[
+    str | None, typer.Option("--client", help="The client whose model it is: its name or id.", show_default=False)
+]
 Global = Annotated[bool, typer.Option("--global", help="The model that answers for all.")]
 
 
@@ -89,7 +91,7 @@ def view(
             page.serve_forever()
 
 
-def _predictor(path: Path, client: int | None, everybody: bool, site: str | None, trust: bool) -> "Predictor":
+def _predictor(path: Path, client: str | None, everybody: bool, site: str | None, trust: bool) -> "Predictor":
     """What answers: of an exported model, a site, or a run."""
     from polyfed.use.export import is_export, read
 
@@ -127,9 +129,9 @@ def _run_at(path: Path) -> "Result":
     return found
 
 
-def _need_one(client: int | None, everybody: bool) -> None:
+def _need_one(client: str | None, everybody: bool) -> None:
     if (client is not None) == everybody:
-        raise UsageError("say whose model: --client ID or --global")
+        raise UsageError("say whose model: --client NAME or --global")
 
 
 def _as_csv(rows: list[dict[str, Any]]) -> str:

@@ -46,8 +46,8 @@ class ComparisonFolder:
         """A new one, or one that was begun with the same grid; one that grows may have lost and won other cells."""
         if path is None:
             path = claim(None, f"compare-{grid.cells[0].config.data.name}")
-        elif not is_comparison(path) and _strangers(path, grid) and not grows:
-            raise UsageError(f"'{path}' exists and is not empty; a comparison never overwrites: give another --out")
+        elif not is_comparison(path) and not grows:
+            refuse_strangers(path, grid)
         folder = ComparisonFolder(path, grid)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -78,8 +78,11 @@ class ComparisonFolder:
     def _agree(self, grows: bool) -> None:
         """Write the grid down; if one is written already, it must be the same."""
         if is_comparison(self.path) and not grows:
-            theirs = ComparisonFolder.existing(self.path).again({}).grid
-            if not self.grid.same_as(theirs):
+            before = ComparisonFolder.existing(self.path)
+            theirs = before.again({}).grid
+            if not self.grid.same_as(theirs) and before.never_trained():
+                self._write_grid()
+            elif not self.grid.same_as(theirs):
                 ours = self.grid.tree
                 keys = [
                     k for k in {**theirs.tree, **ours} if k not in ("axes", *WHO) and theirs.tree.get(k) != ours.get(k)
@@ -88,9 +91,16 @@ class ComparisonFolder:
                     f"'{self.path}' holds another comparison (other {', '.join(keys)}); give another --out"
                 )
         else:
-            content = write_yaml(self.grid.tree).encode()
-            seal(self.place, content, (spec for cell in self.grid.cells for spec in specs_in(cell.config)))
-            write_file(self.place / FILE, content)
+            self._write_grid()
+
+    def _write_grid(self) -> None:
+        content = write_yaml(self.grid.tree).encode()
+        seal(self.place, content, (spec for cell in self.grid.cells for spec in specs_in(cell.config)))
+        write_file(self.place / FILE, content)
+
+    def never_trained(self) -> bool:
+        """Whether no round of any cell was ever completed, so that another comparison may begin here."""
+        return all(self.run(cell).never_trained() for cell in self.grid.cells)
 
     def alone(self) -> Any:
         """Hold the lock of the directory while a file or a cell is created; other processes wait for it."""
@@ -104,9 +114,12 @@ class ComparisonFolder:
         """A cell's run: a new one, or one that was begun with the same config."""
         run = self.run(cell)
         with self.alone():
+            run.place.mkdir()
             if not run.config.exists():
-                run.place.mkdir()
                 run.begin(cell.config)
+            elif run.never_trained() and experiment(run.made_of()) != experiment(cell.config):
+                with run.locked():  # nobody is in its first round just now
+                    run.begin(cell.config)
         if experiment(run.made_of()) != experiment(cell.config):
             raise DataError(f"'{run.path}' was begun with another config; give another --out")
         return run
@@ -134,6 +147,12 @@ def accuracies(run: RunFolder) -> dict[int, float]:
         return {client: accuracy(table) for client, table in tables.items() if table.sum()}
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(f"the run at '{run.path}' is corrupt: counts.npz: {error}") from None
+
+
+def refuse_strangers(path: Path | None, grid: Grid) -> None:
+    """A new comparison may begin where there is nothing but what a comparison of this grid may have left."""
+    if path is not None and _strangers(path, grid):
+        raise UsageError(f"'{path}' exists and is not empty; a comparison never overwrites: give another --out")
 
 
 def _strangers(path: Path, grid: Grid) -> list[str]:

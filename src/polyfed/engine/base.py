@@ -34,6 +34,9 @@ class Engine(Spec):
     quorum: float = param(0.5, "share of the selected clients below which a round is drawn again", ge=0, le=1)
     deadline: float | None = param(None, "seconds after which a round goes on without the missing clients", gt=0)
 
+    def check(self, config: Config) -> None:
+        """Refuse an experiment that this engine cannot run, before anything is made for it."""
+
     def open(self) -> Crew:
         """A crew, ready for runs."""
         raise TypeError(f"engine '{self.name}' must say how it opens")

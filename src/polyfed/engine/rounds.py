@@ -18,7 +18,7 @@ from polyfed.engine.memory import MemoryStore
 from polyfed.engine.plane import record_plane
 from polyfed.engine.roster import Roster
 from polyfed.engine.run_folder import RunFolder
-from polyfed.engine.start import adopt
+from polyfed.engine.start import adopt, phase_one_of
 from polyfed.engine.stop import StopRequest
 from polyfed.engine.threads import threads
 from polyfed.engine.work import Job, Outcome, World
@@ -36,11 +36,20 @@ from polyfed.params import nothing
 ATTEMPTS = 5  # how often a round below the quorum is drawn again before the run fails
 
 
+def rehearse(config: Config) -> World:
+    """Build what a run needs before it has a directory; whatever a user can get wrong is refused here."""
+    config.engine.check(config)
+    phase_one_of(config)
+    with threads(config.engine.server_threads):
+        return World(config)
+
+
 class Run:
     """One experiment from its first round, or its checkpoint, to its summary."""
 
-    def __init__(self, config: Config, folder: RunFolder, crew: Crew, watch: Watch):
+    def __init__(self, config: Config, folder: RunFolder, crew: Crew, watch: Watch, world: World | None = None):
         self.config, self.folder, self.crew, self.watch = config, folder, crew, watch
+        self._built = world
         self.progress, self.clock = Progress(), Stopwatch()
         self.roster = Roster(self)
         self._stop = StopRequest()
@@ -53,6 +62,7 @@ class Run:
             done = self.folder.result()
             if done is not None:  # another process was faster
                 return done
+            self.folder.refuse_another()
             self.folder.sweep()
             self.prepare()
             self.recorder.federation(self.server.clients.values(), self.world.federation)
@@ -101,7 +111,7 @@ class Run:
 
     def make_world(self) -> World:
         """Build the world as the server sees it; a server of remote sites sees less."""
-        return World(self.config)
+        return self._built or World(self.config)
 
     def make_store(self) -> MemoryStore:
         """Make the store of client memories; a server of remote sites stores only which versions count."""

@@ -1,4 +1,4 @@
-"""A run directory: never overwritten, locked while used, its config there before data are read."""
+"""A run directory: made when the run can begin, locked while used, never overwritten once it has trained."""
 
 import fcntl
 import io
@@ -11,8 +11,9 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import SequenceMatcher
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -25,11 +26,18 @@ from polyfed.config import Config, Tree, make_config, read_config, write_yaml
 from polyfed.engine.trust import only_ours, seal
 from polyfed.errors import DataError, InUse, UsageError
 from polyfed.files import Place, write_file
-from polyfed.measure.stored import Environment, Summary, read_json
+from polyfed.measure.recorder import FIELDS
+from polyfed.measure.stored import Environment, Federation, Summary, read_json
 from polyfed.registry import specs_in
 
 ASIDE = re.compile(r"\.(federation\.json|counts\.npz|summary\.json)\.\d+\.tmp")  # what a killed run leaves half written
 CHECKPOINT = re.compile(r"at-\d{6,}(-finished)?")
+START = "at-000000"  # the checkpoint of a run that was stopped in its first round
+OF_A_START = {  # what a run may leave behind that failed before its first round was over
+    "config.yaml", "environment.json", "code.json", "lock", "log.txt", "federation.json", "checkpoints", "memory",
+    "tensorboard", "mlflow", "mlflow.json", "wandb", "wandb.json", *(f"{table}.csv" for table in FIELDS),
+}  # fmt: skip
+PASSING = re.compile(r"\.(.+\.\d+\.tmp|lease-\w+)")  # half written, or a sign that somebody is at work
 _mine: set[Path] = set()  # record locks do not stop their own process, so it remembers what it holds
 
 
@@ -41,18 +49,22 @@ class RunFolder:
         self.path = self.place.path
         self.config, self.summary = self.place / "config.yaml", self.place / "summary.json"
         self.log = self.place / "log.txt"
+        self._began: bytes | None = None  # the config that was written here, where this process began the run
 
     @staticmethod
     def create(config: Config, path: Path | None) -> "RunFolder":
-        """A new one at `path` (which must not exist or be empty), or a fresh name under $POLYFED_OUT or ./runs."""
+        """A new one at `path`, or under a fresh name in $POLYFED_OUT or ./runs; see `refuse_taken` for what is free."""
         folder = RunFolder(claim(path, f"{config.method.name}-{config.data.name}-s{config.seed}"))
-        folder.begin(config)
+        with folder.locked():
+            folder.begin(config)
         return folder
 
     def begin(self, config: Config) -> None:
-        """Make this directory a run."""
+        """Make this directory a run; nothing in it was trained, or it is refused."""
+        refuse_taken(self.path)
+        (self.place / "checkpoints" / START).remove()  # of a start that came to nothing
         around = json.dumps(environment(), indent=1).encode()
-        content = write_yaml(config.dump()).encode()
+        content = self._began = write_yaml(config.dump()).encode()
         write_file(self.place / "environment.json", around)  # first: with its config this is a run
         seal(self.place, content, specs_in(config))
         write_file(self.config, content)
@@ -66,6 +78,55 @@ class RunFolder:
         if not folder.config.is_file():
             raise DataError(f"'{path}' is not a run: it has no config.yaml")
         return folder
+
+    def refuse_another(self) -> None:
+        """Whoever holds the lock goes on with the run it began, and with no other's that began here in between."""
+        if self._began is not None and self.config.read_bytes() != self._began:
+            raise InUse(f"the run at '{self.path}' was begun anew by another process")
+
+    def never_trained(self) -> bool:
+        """Whether all that lies here is the start of a run of which no round was ever completed."""
+        names = self.place.names()
+        return (
+            all(name in OF_A_START or PASSING.fullmatch(name) for name in names)
+            and ("environment.json" in names or not set(names) & OF_A_START - {"lock"})
+            and not set(self.checkpoints()) - {START}
+            and not any(self._rows(table) for table in ("rounds", "spent"))
+        )
+
+    def _rows(self, table: str) -> int:
+        """Lines of a table, without its head."""
+        file = self.place / f"{table}.csv"
+        return max(0, file.read_bytes().count(b"\n") - 1) if file.exists() else 0
+
+    def names(self) -> dict[int, str]:
+        """The names of its clients by id; nothing where they are not written down."""
+        found = read_json(self.place / "federation.json", Federation) or {"clients": []}
+        return {client["id"]: client["name"] for client in found["clients"]}
+
+    def client(self, who: int | str) -> int:
+        """The id of a client that is called by its name or its id; a word that is both is a name."""
+        names = self.names()
+        named = [id for id, name in names.items() if name == who]
+        if named:
+            return named[0]
+        if isinstance(who, str) and not re.fullmatch(r"[+-]?\d{1,18}", who):
+            hint = f"the nearest name is '{_nearest(who, names.values())}'" if names else "its clients have no names"
+            raise UsageError(f"the run at '{self.path}' has no client '{who}'; {hint}")
+        id = int(who)
+        if names and id not in names:
+            raise UsageError(f"there is no client {id}; the run has clients 0 to {len(names) - 1}")
+        return id
+
+    def named(self, client: int) -> str:
+        """The name somebody gave a client; nothing where it is only numbered."""
+        name = self.names().get(client, "")
+        return "" if re.fullmatch(r"client-\d+", name) else name
+
+    def called(self, client: int) -> str:
+        """What a file's name calls a client: its name, if it can stand there and is no number, or else its id."""
+        name = self.named(client)
+        return name if re.fullmatch(r"\w[\w.-]{0,63}", name) and not name.isdecimal() else str(client)
 
     def tree(self) -> Tree:
         """The config of the run as a tree."""
@@ -162,12 +223,28 @@ def in_use(path: Path) -> bool:
     return struct.unpack(form, said)[order.index("l_type")] != fcntl.F_UNLCK
 
 
+def _nearest(word: str, names: Iterable[str]) -> str:
+    """The name that looks most like a word, however little that is."""
+    return max(names, key=lambda name: SequenceMatcher(None, word.lower(), name.lower()).ratio())
+
+
+def refuse_taken(path: Path) -> None:
+    """A run may begin where there is nothing, an empty directory, or a run of which no round was ever completed."""
+    try:
+        run = RunFolder(path)
+        if not path.exists() or (path.is_dir() and run.never_trained()):
+            return
+        cure = f"go on with polyfed resume {path}, or " if path.is_dir() and run.config.is_file() else ""
+    except OSError as error:
+        raise UsageError(f"cannot write to '{path}': {error.strerror}") from None
+    raise UsageError(f"'{path}' exists and is not empty; a run never overwrites: {cure}give another --out")
+
+
 def claim(path: Path | None, name: str) -> Path:
-    """A new, empty directory: `path` itself, or a fresh one named after the time under $POLYFED_OUT or ./runs."""
+    """A directory for a run: `path` itself, or a fresh one named after the time under $POLYFED_OUT or ./runs."""
     try:
         if path is not None:
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                raise UsageError(f"'{path}' exists and is not empty; a run never overwrites: give another --out")
+            refuse_taken(path)
             path.mkdir(parents=True, exist_ok=True)
             return path
         base = Path(os.environ.get("POLYFED_OUT") or "runs")

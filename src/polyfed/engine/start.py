@@ -6,7 +6,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from polyfed.config import Config, deciding, differences
+from polyfed.config import Config, Tree, deciding, differences
 from polyfed.engine.checkpoint import Checkpoints, Origin, Progress
 from polyfed.engine.memory import MemoryStore
 from polyfed.engine.run_folder import RunFolder
@@ -46,6 +46,24 @@ def _phase_one(config: Config) -> bool:
     return config.init is not None and isinstance(config.method, OnTop) and Path(config.init).is_dir()
 
 
+def phase_one_of(config: Config) -> RunFolder | None:
+    """The finished run whose rounds are this one's; None where there is none, and a sentence where it is another's."""
+    if config.init is None or not _phase_one(config):
+        return None
+    run = RunFolder.existing(Path(config.init))
+    if run.result() is None:
+        raise DataError(f"init: the run at '{config.init}' is not finished; go on with: polyfed resume {config.init}")
+    differing = differences(deciding(run.tree()), _base_of(config))
+    if differing:
+        raise UsageError(f"init: the run at '{config.init}' is not this phase one: {', '.join(differing)} differ")
+    return run
+
+
+def _base_of(config: Config) -> Tree:
+    """What decides the bits of a run of this one's base."""
+    return deciding({**config.dump(), "method": config.method.base.dump()})
+
+
 def adopt(
     config: Config, server: Server, store: MemoryStore, federation: str, say: Callable[[str], None]
 ) -> tuple[Progress, dict[str, int]] | None:
@@ -53,17 +71,10 @@ def adopt(
 
     The progress names that run and what it had spent; beside it, how much of its records belongs to phase one.
     """
-    if config.init is None or not _phase_one(config):
+    run = phase_one_of(config)
+    if run is None:
         return None
-    method: OnTop = config.method
-    run = RunFolder.existing(Path(config.init))
-    if run.result() is None:
-        raise DataError(f"init: the run at '{config.init}' is not finished; go on with: polyfed resume {config.init}")
-    mine = deciding({**config.dump(), "method": method.base.dump()})
-    differing = differences(deciding(run.tree()), mine)
-    if differing:
-        raise UsageError(f"init: the run at '{config.init}' is not this phase one: {', '.join(differing)} differ")
-    theirs, origin = MemoryStore(run.place / "memory"), Origin(mine, federation)
+    theirs, origin = MemoryStore(run.place / "memory"), Origin(_base_of(config), federation)
     found = Checkpoints(run.place / "checkpoints", 1, origin, finished=False).load(server, theirs, say)
     if found is None:
         raise DataError(f"init: the run at '{config.init}' kept no checkpoint of before its finish (checkpoint.keep=1)")

@@ -24,6 +24,7 @@ MEASURES = {
     "val": "the client's own model on its validation samples, before finish",
     "global": "the one global model on the global test set",
 }
+MARKDOWN = set("\\`*_{}[]()<>#+!|~$&")  # letters that mean something
 NAMES = ("accuracy", "balanced", "head", "mid", "tail")
 LEFT_OUT = ("data.root", "data.key", "init", "device", "engine.", "track.", "checkpoint.", "eval.")  # of this machine
 USE = {
@@ -36,7 +37,7 @@ USE = {
 
 def card(folder: RunFolder, config: Tree, client: int | None, predictor: Predictor, form: str, worst: float) -> str:
     """Markdown about the model that answers for a client, or for all, of this run."""
-    summary, who = folder.result() or {}, "the global model" if client is None else f"the model of client {client}"
+    summary, who = folder.result() or {}, "the global model" if client is None else _whose(folder, client)
     parts = [
         f"# {who[0].upper()}{who[1:]}\n",
         f"Method `{_short(config['method']['name'])}`, model `{_short(config['model']['name'])}`, "
@@ -58,6 +59,16 @@ def card(folder: RunFolder, config: Tree, client: int | None, predictor: Predict
         f"- exported with polyfed {metadata.version('polyfed')}; trained with {_versions(folder)}",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _whose(folder: RunFolder, client: int) -> str:
+    name = folder.named(client)
+    return f"the model of client {client}" + (f", {_plain(name)}" if name else "")
+
+
+def _plain(name: str) -> str:
+    """A client's name in Markdown: somebody else chose it, and it is text and nothing more."""
+    return "".join(f"\\{letter}" if letter in MARKDOWN else letter for letter in " ".join(name.split()))
 
 
 def _tried(worst: float) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from polyfed.data.preparation import Preparation
-from polyfed.errors import RunFailed
+from polyfed.errors import RunFailed, UsageError
 
 BATCH = 128
 
@@ -26,6 +26,16 @@ class Predictor:
     ):
         self.model, self.preparation, self.class_names = model, preparation, class_names
         self.batch, self._device = batch, device
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The weights and buffers of the network underneath, by name: what `torch.save` or another library takes.
+
+        It is a copy of the `state_dict` of `model`, which for an ensemble holds every member. An exported graph has none.
+        """
+        if not isinstance(self.model, torch.nn.Module):
+            raise UsageError("an exported graph has no state_dict: ask the run's own model, or export as safetensors")
+        kept = self.model.state_dict()
+        return {name: value.detach().clone().contiguous().cpu() for name, value in kept.items()}
 
     def logits(self, x: Any) -> Tensor:
         """Raw rows, shaped and scaled like the data the model learnt from, to logits."""

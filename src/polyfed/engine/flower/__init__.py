@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 
+from polyfed.config import Config
 from polyfed.engine.base import Crew, Engine, engine
 from polyfed.errors import UsageError
 from polyfed.methods.base import Method
@@ -30,6 +31,15 @@ class Flower(Engine):
     def reaches(self) -> str | None:
         """A cluster executes what its members send each other."""
         return self.address
+
+    def check(self, config: Config) -> None:
+        """Refuse what cannot reach an actor, secure aggregation, and every run where Flower is not installed."""
+        need_flower()
+        if self.secagg:
+            refuse_secagg(config.method)
+        for section in (config.data, config.model):
+            if "key" in type(section).model_fields:  # arrays and modules that were given as Python objects
+                raise UsageError(f"{section.kind} given as a Python object is in this process only: use engine=local")
 
     def open(self) -> Crew:
         """A crew that starts its simulation with the first run."""

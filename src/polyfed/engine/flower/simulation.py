@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from polyfed.config import Config, write_yaml
-from polyfed.engine.flower import SILENT, Flower, hush, refuse_secagg
+from polyfed.engine.flower import SILENT, Flower, hush
 from polyfed.engine.flower.grid import PAUSE, WHO, OverGrid, Posted
 from polyfed.engine.flower.node import client_app, place, simulated
 from polyfed.engine.memory import MemoryStore
@@ -44,11 +44,7 @@ class Simulation(OverGrid):
 
     def begin(self, config: Config, world: World, store: MemoryStore) -> None:
         """Begin a run; another number of clients needs another simulation."""
-        if self.engine.secagg:
-            refuse_secagg(world.method)
-        for section in (config.data, config.model):
-            if "key" in type(section).model_fields:  # arrays and modules that were given as Python objects
-                raise UsageError(f"{section.kind} given as a Python object is in this process only: use engine=local")
+        self.engine.check(config)
         if self.stage is not None and self.clients != len(world.federation.clients):
             self.abandon()
         self._end_lease()
