@@ -1,12 +1,15 @@
 """What goes wrong, by who must act: each error carries the exit code of the command line."""
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory")
+NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory|bad_alloc", re.I)
+SHORT = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+NO_ROOM = re.compile(r"No space left on device|disk is full|Disk quota exceeded", re.I)  # however a library puts it
 
 
 class PolyfedError(Exception):
@@ -47,16 +50,31 @@ class Interrupted(PolyfedError):
     exit_code = 130
 
 
-def trouble(error: BaseException) -> MachineTrouble | None:
-    """An error that is the machine's and nobody's fault, as one sentence; None for any other."""
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_MEMORY.search(str(error))):
+def trouble(error: BaseException | None) -> MachineTrouble | None:
+    """An error that is the machine's and nobody's fault, as one sentence; None for any other.
+
+    Libraries wrap what the machine told them, so an error is also judged by its cause and by its words.
+    """
+    if isinstance(error, PolyfedError):
+        return error if isinstance(error, MachineTrouble) else None
+    if isinstance(error, MemoryError) or (not isinstance(error, OSError) and NO_MEMORY.search(str(error))):
         asked = re.search(r"allocate ([\d.]+ ?\w+)", str(error))
         return MachineTrouble(f"this machine has too little memory{f' to allocate {asked[1]}' if asked else ''}")
     if not isinstance(error, OSError):
-        return None
+        full = NO_ROOM.search(str(error))
+        if full:
+            return MachineTrouble(f"this machine refuses: {full[0]}")
+        return trouble(error.__cause__ or error.__context__) if _wraps_shortage(error) else None
     why = error.strerror or str(error) or type(error).__name__
     files = [f"'{os.fsdecode(name)}'" for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
     return MachineTrouble(f"this machine refuses: {why}{f' ({files[0]})' if files else ''}")
+
+
+def _wraps_shortage(error: BaseException) -> bool:
+    """Whether an error was raised because memory, disk or open files ran out beneath it."""
+    cause = error.__cause__ or error.__context__
+    short = isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in SHORT)
+    return cause is not None and (short or _wraps_shortage(cause))
 
 
 @contextmanager

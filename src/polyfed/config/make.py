@@ -46,7 +46,7 @@ def _split(section: Tree, natural: str) -> Split:
     spec = registry_of("partition").get(chosen) if not isinstance(chosen, Spec) else type(chosen)
     unknown = [k for k in own if k not in spec.model_fields]
     if unknown:
-        hint = did_you_mean(unknown[0], common | set(spec.model_fields))
+        hint = _keys_of_split(unknown[0], spec)
         if "partition" not in section and natural == "users":
             hint = f"these data have users, who are its clients unless split.partition says otherwise; {hint}"
         raise UsageError(f"unknown key 'split.{unknown[0]}' for partition '{spec.name}'; {hint}")
@@ -58,6 +58,16 @@ def _split(section: Tree, natural: str) -> Split:
         return Split(**{**given, "partition": partition})
     except ValidationError as error:
         raise UsageError(explain(error, "split", common, "split")) from None
+
+
+def _keys_of_split(word: str, spec: type[Spec]) -> str:
+    """What to write instead of a key that a partition has not: one that is near, or what there is, and whose it is."""
+    common, own = set(Split.model_fields) - {"partition"}, set(spec.model_fields)
+    others = [one.name for one in registry_of("partition") if word in one.model_fields]
+    if not others:
+        return did_you_mean(word, common | own | {"partition"})
+    takes = f"takes {', '.join(sorted(own))}" if own else "takes no key of its own"
+    return f"it {takes}, and every split takes {', '.join(sorted(common))}; {word} belongs to {', '.join(others)}"
 
 
 def _locate(error: ValidationError, known: set[str]) -> str:

@@ -143,6 +143,7 @@ class Evaluation:
             "lost": progress.lost,
             "keeps": run.method.remembers(),
             "notes": run.world.federation.notes,
+            "remarks": run.remarks(),
         }
 
     def _write_counts(self, tables: Mapping[str, Tables]) -> None:

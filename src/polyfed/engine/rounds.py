@@ -137,9 +137,23 @@ class Run:
             self.say(f"begins: method {self.method.name}, seed {self.config.seed}")
             for name, note in self.world.federation.notes.items():
                 self.say(f"split: {name}: {note}")
+            for remark in [*self.remarks(), *self._spare_workers()]:
+                self.say(remark)
             return False
         self.say(f"resumed after round {self.progress.round}")
         return True
+
+    def remarks(self) -> list[str]:
+        """What this run does otherwise than its config lets people expect; in the log, and in the summary."""
+        part, layout = self.method.personal, self.world.resident.layout
+        if part == nothing or layout.length(part) or layout.length(part, integers=True):
+            return []
+        model, method = self.config.model.name, self.method.name
+        return [f"model '{model}' has no {part}, which is all that {method} keeps personal: it learns as FedAvg"]
+
+    def _spare_workers(self) -> list[str]:
+        asked, clients = getattr(self.config.engine, "workers", None) or 0, len(self.server.clients)
+        return [f"engine.workers={asked} is more than the {clients} clients: {clients} work"] if asked > clients else []
 
     def restore(self) -> dict[str, int] | None:
         """Restore server and memories from the newest whole checkpoint; start, and return None, if there is none."""

@@ -19,6 +19,7 @@ from polyfed.data.sources.base import load_cached
 from polyfed.engine.heap import keep_freed_memory
 from polyfed.engine.size import need_memory
 from polyfed.engine.start import starting_params
+from polyfed.errors import trouble
 from polyfed.measure.counts import confusion, confusions
 from polyfed.measure.shared import SharedFeatures
 from polyfed.message import Bundle, Memory, Message, digest_of
@@ -282,7 +283,8 @@ class World:
 
 def sentence(error: Exception) -> str:
     """What went wrong, in one line."""
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+    known = trouble(error)
+    return str(known) if known is not None else f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
 
 
 def unsendable(outcome: Outcome, error: Exception) -> Outcome:

@@ -92,6 +92,7 @@ class Summary(Stored):
     validated: Tree = None
     personal_unfinished: Numbers = None
     unfinished: list[int] = Field(default_factory=list)
+    remarks: list[str] = Field(default_factory=list)
     keeps: dict[str, str] | None = None  # None: written by an earlier version
 
 

@@ -111,9 +111,14 @@ def comparison_table(
             labels = {"method": row, **dict(zip(keys, setting, strict=True)), "seeds": len(runs)}
             table.numbers.append(labels | _numbers(scores[row], columns, baseline is not None))
             everything += scores[row]
-    notes = [*_shared(found), *notes]
+    notes = [*_shared(found), *_remarks(found), *notes]
     table.legend = [*_legend(baseline, everything), *_unfinished(found), *_sampled(found), *_times(found), *notes]
     return table
+
+
+def _remarks(found: Sequence[Found]) -> list[str]:
+    """What runs did otherwise than people expect, once for each row."""
+    return list(dict.fromkeys(f"{one.row}: {said}" for one in found for said in one.summary.get("remarks") or ()))
 
 
 def _score(column: Column, runs: Sequence[Found], base: Sequence[Found]) -> Score:

@@ -30,7 +30,8 @@ class Workers:
 
     def begin(self, config: Config, world: World, store: MemoryStore) -> None:
         self.world, self.store = world, store
-        self._hire(placed(devices_of(config.device), self.count, self.per_gpu))
+        most = len(world.federation.clients)  # a round has no more jobs than this
+        self._hire(placed(devices_of(config.device), self.count, self.per_gpu)[:most])
         self.order = Begin(config.dump())
         if self.shelf is not None:
             samples = self.shelf.put(world.federation.as_trained)

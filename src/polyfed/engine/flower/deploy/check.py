@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from polyfed.config import make_config, read_config
+from polyfed.data.sources.base import Dataset
 from polyfed.data.sources.folder import Folder
 from polyfed.engine.flower.deploy import contract, keys, probes, processes, signing
-from polyfed.engine.flower.deploy.layout import SECRET, TOKEN, Server, Site
+from polyfed.engine.flower.deploy.layout import SECRET, TOKEN, Server, Site, normal
 from polyfed.engine.flower.deploy.private import read_private
 from polyfed.errors import DataError
 
@@ -20,13 +23,15 @@ def check(path: Path, site: str | None = None) -> list[str]:
         found += probes.prove_closed(server)
     _check_authority(server.path.parent / "ca")
     here = server.path.parent / "sites"
-    strangers = [folder.name for folder in here.glob("*") if (folder / "site.yaml").is_file()]
+    strangers = [normal(folder.name) for folder in here.glob("*") if (folder / "site.yaml").is_file()]
     unknown = sorted(set(strangers) - set(server.sites))
     if unknown:
         raise DataError(f"the site '{unknown[0]}' in {here} is unknown to the server: federation.yaml does not name it")
     for name in server.sites:
         if (here / name / "site.yaml").is_file():
-            found += check_site(_same_key(server, Site.at(here / name, name)), with_data=False)
+            site = Site.at(here / name, name)
+            _check_same_federation(server, site)
+            found += check_site(site, with_data=False)
     return found
 
 
@@ -67,7 +72,7 @@ def check_site(site: Site, with_data: bool = True) -> list[str]:
     if with_data:
         data = Folder(root=site.data).of_one(site.data)
         shape = "x".join(map(str, data.x.shape[1:]))
-        found.append(f"site {site.name}: {len(data.y)} samples of {data.x.dtype} {shape}, {data.classes} classes")
+        found.append(f"site {site.name}: {len(data.y)} samples of {data.x.dtype} {shape}, {_classes_of(data)}")
     return found
 
 
@@ -78,7 +83,20 @@ def _check_authority(folder: Path) -> None:
             read_private(folder / file)
 
 
-def _same_key(server: Server, site: Site) -> Site:
+def _classes_of(data: Dataset) -> str:
+    """How many classes a site has samples of; it may lack some, whose labels others use."""
+    own, last = len(np.unique(data.y)), len(data.class_names) - 1
+    missing = f" (labels up to {last}: data.classes says how many all sites have together)"
+    return f"{own} classes" + (missing if own <= last else "")
+
+
+def _check_same_federation(server: Server, site: Site) -> None:
+    """A site's folder has the server's CA and trusts its signing key, and the server knows its key."""
     if keys.public_key(site.path / "key.pub") != server.key_of(site.name):
         raise DataError(f"the server knows another key of site '{site.name}' than {site.path / 'key.pub'}")
-    return site
+    ours, theirs = (keys.read_certificate(folder / "ca.crt") for folder in (server.path, site.path))
+    if ours != theirs:
+        raise DataError(f"{site.path / 'ca.crt'} is another federation's: it is not the CA of {server.path}")
+    signer = (server.path / "sign.pub").read_text().split()
+    if all(text.split() != signer for text in signing.trusted(site.path / signing.TRUSTED).values()):
+        raise DataError(f"{site.path / signing.TRUSTED} is another federation's: it names another key than sign.pub")

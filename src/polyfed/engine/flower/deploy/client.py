@@ -12,7 +12,7 @@ from flwr.app import Context
 from polyfed import outside
 from polyfed.config import Config, make_config, read_yaml
 from polyfed.data.sources.base import Dataset
-from polyfed.engine.flower.deploy.layout import NAME, Site, check_disclose
+from polyfed.engine.flower.deploy.layout import RUN, Site, check_disclose
 from polyfed.engine.flower.deploy.schema import COUNTS, own_data, own_federation, schema_of
 from polyfed.engine.flower.node import client_app, do
 from polyfed.engine.memory import MemoryStore, write_file
@@ -96,7 +96,7 @@ def world_of(site: Site, order: dict[str, Any]) -> World:
 def store_of(site: Site, order: dict[str, Any]) -> MemoryStore:
     """This site's memories of a run."""
     run = str(order["run"])
-    if not NAME.fullmatch(run):
+    if not RUN.fullmatch(run):
         raise DataError(f"'{run}' is not the name of a run")
     return MemoryStore(site.memory / run)
 

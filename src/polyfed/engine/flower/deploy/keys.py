@@ -46,7 +46,8 @@ def make_site_certificate(authority: Path, folder: Path, name: str) -> None:
     """site.crt and site.key: the site's SuperExec knows its SuperNode by it, and with mutual TLS the guard the site.
 
     It is for localhost, the name by which only a site calls its own machine, and so cannot pretend to be the server."""
-    _make_certificate(authority, folder, "site", name, [x509.DNSName(name), x509.DNSName(LOCAL)], [SERVER, CLIENT])
+    names: list[x509.GeneralName] = [x509.DNSName(word) for word in (name, LOCAL) if word.isascii()]
+    _make_certificate(authority, folder, "site", name, names, [SERVER, CLIENT])
 
 
 def _make_certificate(

@@ -5,6 +5,7 @@ import ipaddress
 import os
 import re
 import sys
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ FIRST_CONFIG: Tree = {
     "engine": {"name": "flower", "deadline": 600.0, "quorum": 0.5},
 }
 DISCLOSE = ("n", "counts")  # what a site may tell of its data: n alone, or the samples of each class too
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")  # of a site, or of a run
+RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")  # the name of a run
+LONGEST = 40  # letters of a site's name, so that a file may have it
 LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")  # between the dots of a host's name
 LOOPBACK, ANYWHERE = "127.0.0.1", "0.0.0.0"
 TOKEN = "control.token"  # who has it may submit apps to the SuperLink
@@ -135,16 +137,17 @@ class Site:
     @staticmethod
     def at(path: Path, name: str | None = None) -> "Site":
         """The site's folder at a path, or the one of that name in the federation's folder there."""
+        name = None if name is None else normal(name)
         home = path / "sites" / name if name and (path / "sites" / name).is_dir() else path
         otherwise = f"'{path}' is not a site" + (f" named '{name}'" if name else "")
         file = _settings(SiteFile, home / "site.yaml", otherwise)
-        if name is not None and file.name != name:
+        if name is not None and normal(file.name) != name:
             raise UsageError(f"the site at '{home}' is '{file.name}', not '{name}'")
         host, port = _host_and_port(file.server, home / "site.yaml")
         check_disclose(file.disclose, f"{home / 'site.yaml'}: disclose")
         home = home.resolve()
         data = home / Path(file.data).expanduser()
-        return Site(home, file.name, host, port, file.port, data, file.disclose, file.mutual, tuple(file.allow))
+        return Site(home, normal(file.name), host, port, file.port, data, file.disclose, file.mutual, tuple(file.allow))
 
 
 def check_disclose(value: Any, where: str) -> None:
@@ -235,22 +238,40 @@ def init(
         about = {"name": name, "server": at_port(host, port), "port": port + 2 + at, "data": "data"}
         _write_site(path, {**about, "disclose": disclose, "mutual": mutual, "allow": []})
     settings = {"sites": names, "host": host, "port": port, "link": port + 1, "mutual": mutual}
-    (server / "federation.yaml").write_text(write_yaml(settings))
+    (server / "federation.yaml").write_text(write_yaml(settings), encoding="utf-8")
     (server / "config.yaml").write_text(texts.CONFIG_HEAD + write_yaml(config))
     _write_app(server)
     signing.sign(server, authority)
     _script(server / "start.sh", texts.START_SERVER)
-    (path / "README.md").write_text(texts.README.format(path=path, server=at_port(host, port), first=names[0]))
+    readme = texts.README.format(path=path, server=at_port(host, port), first=names[0])
+    (path / "README.md").write_text(readme, encoding="utf-8")
 
 
 def checked_names(sites: list[str]) -> list[str]:
-    """Names that sites can have, sorted."""
-    strange = [name for name in sites if not NAME.fullmatch(name)]
+    """Names that sites can have, sorted; two that differ in capitals alone would be one folder on some machines."""
+    names = [normal(name) for name in sites]
+    strange = [name for name in names if not _is_name(name)]
     if strange:
-        raise UsageError(f"a site's name is letters, digits, - and _, not {strange[0][:60]!r}")
-    if len(set(sites)) != len(sites) or len(sites) < 2:
+        allowed = f"at most {LONGEST} letters of any script, digits, - and _, and begins with a letter or digit"
+        raise UsageError(f"a site's name is {allowed}; {strange[0][:60]!r} is none")
+    if len({name.casefold() for name in names}) != len(names) or len(names) < 2:
         raise UsageError("a federation needs at least two sites with different names, for example --sites a,b,c")
-    return sorted(sites)
+    return sorted(names)
+
+
+def normal(name: str) -> str:
+    """A name in the one way of writing it: ü is one letter, never u with a mark upon it."""
+    return unicodedata.normalize("NFC", name)
+
+
+def _is_name(name: str) -> bool:
+    """Letters and digits of any script, with the marks that belong to them, and - and _ between them."""
+    kinds = [unicodedata.category(letter)[0] for letter in name]
+    return (
+        0 < len(name) <= LONGEST
+        and kinds[0] in "LN"
+        and all(kind in "LMN" or letter in "-_" for kind, letter in zip(kinds, name, strict=True))
+    )
 
 
 def _write_site(path: Path, settings: Tree) -> None:
@@ -266,7 +287,7 @@ def _write_site(path: Path, settings: Tree) -> None:
     signing.trust(authority, home)
     private.make_secret(home / SECRET)
     keys.make_site_certificate(authority, home, name)
-    (home / "site.yaml").write_text(texts.SITE_HEAD + write_yaml(settings))
+    (home / "site.yaml").write_text(texts.SITE_HEAD + write_yaml(settings), encoding="utf-8")
     _script(home / "start.sh", texts.START_SITE)
 
 
