@@ -280,6 +280,13 @@ class Result:
         return value
 
     @property
+    def remarks(self) -> list[str]:
+        """What is wrong with the run's files, though they can be read: records that are gone, another config."""
+        from polyfed.report.runs import read
+
+        return read(self.path).remarks()
+
+    @property
     def fingerprint(self) -> str:
         """The hash of everything that was learnt."""
         return self.summary["fingerprint"]

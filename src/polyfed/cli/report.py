@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from polyfed.cli.common import Baseline, Json, Quiet
+from polyfed.cli.common import Baseline, Json, Quiet, say
 from polyfed.errors import reading
 
 Paths = Annotated[list[Path], typer.Argument(metavar="RUN|COMPARISON...", show_default=False)]
@@ -22,8 +22,11 @@ def report(
 ) -> None:
     """One HTML file with every table and figure, to explore without a network."""
     from polyfed.report.page import write_report
+    from polyfed.report.runs import select
 
     made = write_report(paths, out, baseline)
+    for remark in select(paths, baseline).remarks():
+        say(remark, 0)
     sys.stdout.write((json.dumps({"report": str(made)}) if as_json else f"report: {made}") + "\n")
 
 
@@ -48,5 +51,7 @@ def figure(
     with reading(" and ".join(f"'{path}'" for path in paths)):
         chart = draw(kind, selection)
     data = save(chart, out)
+    for remark in selection.remarks():
+        say(remark, 0)
     value = {"figure": str(out), "data": str(data)}
     sys.stdout.write((json.dumps(value) if as_json else f"figure: {out}\ndata: {data}") + "\n")

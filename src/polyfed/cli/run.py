@@ -72,6 +72,8 @@ def show(path: RunPath, baseline: Baseline = None, as_json: Json = False, quiet:
         return
     if baseline is not None:
         raise UsageError(f"'{path}' is one run; a baseline is chosen in a comparison")
+    for remark in result.remarks:
+        say(remark, 0)
     if result.finished:
         with reading(f"'{path}'"):
             print_value(result.summary, as_json, lambda: _result_text(result))

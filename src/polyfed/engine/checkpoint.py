@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from polyfed.config import Tree, differences
+from polyfed.config import Tree, deciding, differences
 from polyfed.engine.memory import MemoryStore
+from polyfed.engine.run_folder import RunFolder
 from polyfed.errors import DataError, UsageError
 from polyfed.files import Place, sync, write_file
 from polyfed.message import State, digest_of
@@ -118,7 +119,7 @@ class Checkpoints:
         found = self._all()
         for path in reversed(found):
             try:
-                head = self._head(path)
+                head = read_head(path)
                 self.origin.check(head["origin"], f"checkpoint {path.name} in {self.folder}")
                 blob = (path / "server.safetensors").read_bytes()
                 if digest_of(blob) != head["server"]:
@@ -134,17 +135,32 @@ class Checkpoints:
             raise DataError(f"every checkpoint in {self.folder} is corrupt; the run cannot be resumed")
         return None
 
-    def _head(self, path: Place) -> dict[str, Any]:
-        outer = json.loads((path / "head.json").read_text())
-        if digest_of(outer["head"].encode()) != outer["sha256"]:
-            raise DataError("head.json is not what was written")
-        return json.loads(outer["head"])
-
     def _table(self, path: Place) -> dict[int, int]:
         try:
-            return {int(k): v[0] for k, v in self._head(path)["memory"].items()}
+            return {int(k): v[0] for k, v in read_head(path)["memory"].items()}
         except UNREADABLE:
             return {}
+
+
+def other_config(run: RunFolder) -> list[str]:
+    """The sentence that says in what a run's config.yaml is not the one it ran with; nothing where it is."""
+    for name in reversed(run.checkpoints()):
+        try:
+            ran_with = read_head(run.place / "checkpoints" / name)["origin"]["config"]
+            differing = differences(ran_with, deciding(run.tree()))
+        except UNREADABLE:
+            continue
+        said = f"the config.yaml of the run at '{run.path}' is not the one it ran with: {_first_few(differing)}"
+        return [said] if differing else []
+    return []
+
+
+def read_head(checkpoint: Place) -> dict[str, Any]:
+    """What a checkpoint says of itself, if it is what was written."""
+    outer = json.loads((checkpoint / "head.json").read_text())
+    if digest_of(outer["head"].encode()) != outer["sha256"]:
+        raise DataError("head.json is not what was written")
+    return json.loads(outer["head"])
 
 
 def state_of(server: Server) -> State:

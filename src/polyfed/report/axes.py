@@ -1,12 +1,11 @@
 """Axes of the page's figures: how large a panel is, what its ticks say, where its ranges end."""
 
-import math
 import textwrap
 from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from polyfed.report.charts import PERCENT, POINTS, Axis, Bars, Histogram, Panel, Strip, shared_places
+from polyfed.report.charts import PERCENT, POINTS, Axis, Bars, Histogram, Panel, Strip, round_step, shared_places
 
 Spec = dict[str, Any]
 INK, FAINT, GRID, PAPER = "--ink", "--faint", "--grid", "--paper"  # names of the page's colours
@@ -70,12 +69,6 @@ def _top(panel: Panel, way: str) -> float:
     return max((value for values in each for value in values), default=0)
 
 
-def _step(top: float) -> float:
-    """A round number of which a few make the whole axis."""
-    size = 10 ** math.floor(math.log10(max(top / 6, 1)))
-    return next(size * n for n in (1, 2, 5, 10) if size * n >= top / 6)
-
-
 def _axis(axis: Axis, letters: int, top: float) -> Spec:
     label = "<br>".join(escape(line) for line in textwrap.wrap(axis.label, letters))
     made: Spec = {
@@ -92,13 +85,16 @@ def _axis(axis: Axis, letters: int, top: float) -> Spec:
         places = list(range(0, len(axis.names), -(-len(axis.names) // MOST_NAMES) or 1))
         names = [escape(axis.names[place]) for place in places]
         return {**made, "tickvals": places, "ticktext": names, "range": [-0.5, len(axis.names) - 0.5]}
+    ticks = axis.ticks(top)
+    if ticks is not None:
+        return {**made, "tickvals": ticks[0], "ticktext": ticks[1]}
     match axis.unit:
         case "percent":
             return {**made, "ticksuffix": " %"}
         case "points":
             return {**made, "tickformat": "+~g"}
         case "count":
-            return {**made, "dtick": _step(top), "tick0": 0}
+            return {**made, "dtick": round_step(top), "tick0": 0}
         case "bytes":
             return {**made, "tickformat": "~s", "ticksuffix": "B"}
     return {**made, "tickformat": "~g"}

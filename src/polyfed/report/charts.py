@@ -1,7 +1,8 @@
 """Charts as data: what is drawn, without how; the same for print, for the page and for a CSV file."""
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ LIGHT = ("#0b6bb3", "#c24a08", "#00735a", "#d967a8", "#4a2580", "#a99400", "#8c1
 DARK = ("#3f97ea", "#ff8a2b", "#57e0b4", "#f79ccf", "#8a63e8", "#efe55a", "#d9434f", "#8b97a6")
 SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "x", "star")
 
+SAME_PLACE, SAME_HEIGHT = 0.005, 0.003  # of the axis, and of an accuracy: lines that are nearer look like one
 NUMBER, COUNT, PERCENT, POINTS, BYTES, SECONDS = "number", "count", "percent", "points", "bytes", "seconds"
 Row = dict[str, Any]
 Numbers = Sequence[float]
@@ -25,9 +27,25 @@ class Axis:
     column: str
     unit: str = NUMBER
     names: Sequence[str] | None = None
+    finish: float | None = None  # the place of what comes after the last round, which is said there
+
+    def ends(self, middle: float, spread: float) -> tuple[float, float]:
+        """Where a whisker begins and ends: a share is never below 0 or above 100 %, whatever its spread."""
+        low, high = middle - spread, middle + spread
+        return (max(low, 0.0), min(high, 1.0)) if self.unit == PERCENT else (low, high)
+
+    def ticks(self, top: float) -> tuple[list[float], list[str]] | None:
+        """Whole numbers up to `top`, and "finish" where it is; None where ordinary ticks will do."""
+        if self.finish is None:
+            return None
+        step = round_step(top)
+        places = [float(n) for n in np.arange(0, self.finish, step) if self.finish - n > 0.6 * step]
+        return [*places, self.finish], [*(f"{place:g}" for place in places), "finish"]
 
     def value(self, at: Any) -> Any:
         """What stands at a place, for a CSV file."""
+        if self.finish is not None and abs(at - self.finish) < 0.5:  # stars stand side by side around it
+            return self.finish
         return self.names[int(at)] if self.names is not None else at
 
 
@@ -60,6 +78,14 @@ class Line(Mark):
     spread: Numbers
     seeds: Sequence[int]
     finish: str = ""  # before, after, or nothing to say
+    on: str = ""  # the series whose line this one would hide, so that it is drawn with gaps
+
+    def hides(self, other: "Line", width: float) -> bool:
+        """Whether both lines look like one, where the axis of x is so wide."""
+        return len(self.x) == len(other.x) and all(
+            abs(x - a) <= SAME_PLACE * width and abs(y - b) <= SAME_HEIGHT
+            for x, y, a, b in zip(self.x, self.y, other.x, other.y, strict=True)
+        )
 
     def rows(self, x: Axis, y: Axis) -> Iterator[Row]:
         when = {"finish": self.finish} if self.finish else {}
@@ -224,6 +250,28 @@ class Chart:
         ]
         table = pandas.DataFrame(rows)
         return table.drop(columns=[name for name in ("panel", "series") if (table[name] == "").all()])
+
+
+def told_apart(marks: Sequence[Mark]) -> tuple[list[Mark], str]:
+    """Lines that would hide another are drawn with gaps through which it is seen; and the words that say so."""
+    lines = [mark for mark in marks if isinstance(mark, Line) and mark.finish != "after"]
+    places = [x for line in lines for x in line.x]
+    width = max(places, default=0.0) - min(places, default=0.0)
+    made, first = [], []
+    for mark in marks:
+        if mark in lines:
+            below = next((line.series for line in first if mark.hides(line, width)), "")
+            mark = replace(mark, on=below)
+            first += [] if below else [mark]
+        made.append(mark)
+    said = [f"{mark.series} (with gaps) lies on {mark.on}" for mark in made if isinstance(mark, Line) and mark.on]
+    return made, "; ".join(said)
+
+
+def round_step(top: float) -> float:
+    """A round number of which a few make a whole axis of counts."""
+    size = 10 ** math.floor(math.log10(max(top / 6, 1)))
+    return next(size * n for n in (1, 2, 5, 10) if size * n >= top / 6)
 
 
 def shared_places(bars: Sequence[Bars]) -> bool:

@@ -15,6 +15,7 @@ from polyfed.report.charts import (
     Histogram,
     Line,
     Mark,
+    Numbers,
     Panel,
     Strip,
     Tiles,
@@ -71,19 +72,19 @@ def _line(mark: Line, panel: Panel) -> list[Spec]:
     common = {"type": "scatter", "x": x, "y": y, **_hover(said)}
     if mark.finish == "after":
         star = {"symbol": "star", "size": 11, "color": colour, "line": {"width": 1, "color": PAPER}}
-        return [{**common, "mode": "markers", "marker": star, "error_y": _whisker(spread, colour)}]
+        return [{**common, "mode": "markers", "marker": star, "error_y": _whisker(mark.y, mark.spread, panel.y, colour)}]
     few = len(x) <= 40
     drawn = {"mode": "lines+markers" if few else "lines", "line": {"color": colour, "width": 2, "dash": _dash(mark)}}
     line = {**common, **drawn, "marker": {"symbol": SHAPES[mark.tint % TINTS], "size": 6, "color": colour}}
     if not any(spread):
         return [line]
-    upper, lower = ([v + sign * s for v, s in zip(y, spread, strict=True)] for sign in (1, -1))
+    ends = [panel.y.ends(mean, std) for mean, std in zip(mark.y, mark.spread, strict=True)]
+    lower, upper = (scaled(side, panel.y) for side in zip(*ends, strict=True))
     band = {"type": "scatter", "mode": "lines", "x": [*x, *x[::-1]], "y": [*upper, *lower[::-1]], "hoverinfo": "skip"}
     return [{**band, "fill": "toself", "fillcolor": tint(mark.tint, 0.14), "line": {"width": 0}}, line]
 
 
 def _bars(mark: Bars, panel: Panel) -> Spec:
-    spread = scaled(mark.spread, panel.y)
     said = [
         _said(mark.series, panel.x, at, panel.y, height, std)
         for at, height, std in zip(mark.x, mark.y, mark.spread, strict=True)
@@ -93,7 +94,7 @@ def _bars(mark: Bars, panel: Panel) -> Spec:
         "x": list(mark.x),
         "y": scaled(mark.y, panel.y),
         "marker": {"color": tint(mark.tint)},
-        "error_y": _whisker(spread, INK),
+        "error_y": _whisker(mark.y, mark.spread, panel.y, INK),
         **_hover(said),
     }
 
@@ -106,8 +107,11 @@ def _dots(mark: Dots, panel: Panel) -> Spec:
         marker = {"color": colour, "opacity": 0.8, "line": {"width": 0}, **area}
     made = {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": marker, "cliponaxis": False}
     if mark.spread is not None:
-        across, up = (scaled(s, axis) for s, axis in zip(mark.spread, (panel.x, panel.y), strict=True))
-        made |= {"error_x": _whisker(across, colour), "error_y": _whisker(up, colour)}
+        across, up = mark.spread
+        made |= {
+            "error_x": _whisker(mark.x, across, panel.x, colour),
+            "error_y": _whisker(mark.y, up, panel.y, colour),
+        }
     return made | _hover([_about_dot(mark, panel, i) for i in range(len(mark.x))])
 
 
@@ -212,8 +216,13 @@ def _plus_minus(std: float, axis: Axis) -> str:
     return f" ± {in_unit(std, axis.unit)}" if std else ""
 
 
-def _whisker(spread: list[float], colour: str) -> Spec:
-    return {"type": "data", "array": spread, "color": colour, "thickness": 1, "width": 0, "visible": any(spread)}
+def _whisker(middles: Numbers, spread: Numbers, axis: Axis, colour: str) -> Spec:
+    """How far a spread reaches up and down; a share ends at 0 and 100 %."""
+    ends = [axis.ends(middle, std) for middle, std in zip(middles, spread, strict=True)]
+    down = scaled((middle - low for middle, (low, _) in zip(middles, ends, strict=True)), axis)
+    up = scaled((high - middle for middle, (_, high) in zip(middles, ends, strict=True)), axis)
+    look = {"color": colour, "thickness": 1, "width": 0, "visible": any(spread)}
+    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, **look}
 
 
 def _hover(said: list[str]) -> Spec:
@@ -221,4 +230,4 @@ def _hover(said: list[str]) -> Spec:
 
 
 def _dash(mark: Line) -> str:
-    return DASHES[mark.tint // TINTS % len(DASHES)]
+    return "6px,9px" if mark.on else DASHES[mark.tint // TINTS % len(DASHES)]

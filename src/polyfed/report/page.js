@@ -2,9 +2,30 @@
 (() => {
   const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const figures = JSON.parse(document.getElementById("figures").textContent);
+  let figures = [];
   const plots = [...document.querySelectorAll(".plot")];
   const touch = matchMedia("(pointer: coarse)").matches;
+
+  // a text in the page, compressed, 13 bits in two letters
+  const unpacked = async (held) => {
+    const text = held.textContent, bytes = new Uint8Array(Number(held.dataset.bytes)), letters = new Uint8Array(127);
+    for (let code = 33, at = 0; code < 127; code++) if (!"<&\\".includes(String.fromCharCode(code))) letters[code] = at++;
+    for (let at = 0, bits = 0, rest = 0, to = 0; at < text.length; at += 2) {
+      rest = (rest << 13) | (letters[text.charCodeAt(at)] * 91 + letters[text.charCodeAt(at + 1)]);
+      for (bits += 13; bits >= 8 && to < bytes.length; ) bytes[to++] = rest >> (bits -= 8);
+      rest &= (1 << bits) - 1;
+    }
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+  };
+  const load = async () => {
+    const library = document.getElementById("library");
+    if (library) {
+      const script = document.createElement("script"); // its hash is in the page's policy
+      script.textContent = await unpacked(library);
+      document.head.append(script);
+    }
+    figures = JSON.parse(await unpacked(document.getElementById("figures")));
+  };
 
   // "--tint-3 0.2" is a colour of the page, with its strength
   const colour = (words, style) => {
@@ -34,6 +55,7 @@
     return Plotly.react(plot, figure.data, figure.layout, { displayModeBar: false, responsive: true });
   };
   const drawAll = async () => {
+    if (!window.Plotly) return;
     delete document.body.dataset.drawn;
     for (const plot of plots) await draw(plot);
     document.body.dataset.drawn = "all";
@@ -52,11 +74,16 @@
   });
   dark.addEventListener("change", drawAll);
   const printing = (now) => {
+    if (!window.Plotly) return;
     root.toggleAttribute("data-printing", now); // light, and as wide as paper
     plots.forEach(draw); // at once: the printer does not wait
     if (!now) plots.forEach((plot) => Plotly.Plots.resize(plot));
   };
   addEventListener("beforeprint", () => printing(true));
   addEventListener("afterprint", () => printing(false));
-  drawAll();
+  load().then(drawAll).catch((error) => {
+    const words = document.getElementById("trouble");
+    words.textContent = `The figures cannot be drawn: this browser is too old, or the file is damaged (${error}).`;
+    words.hidden = false;
+  });
 })();

@@ -18,6 +18,7 @@ from polyfed.files import write_file
 from polyfed.report.charts import DARK, LIGHT, Chart
 from polyfed.report.interactive import figure, wide
 from polyfed.report.kinds import KINDS
+from polyfed.report.packed import packed, packed_plotly
 from polyfed.report.runs import Selection, Shown, by_row, select
 from polyfed.report.tables import CAPTION, comparison_table
 
@@ -63,13 +64,14 @@ def write_report(paths: Sequence[Path], out: Path | None = None, baseline: str |
 
 
 def page(selection: Selection, plotly: str | None = None) -> str:
-    """The whole page as text; Plotly is in it, unless an address says where it lies."""
+    """The whole page as text; Plotly is in it, packed, unless an address says where it lies."""
     from plotly.offline import get_plotlyjs
 
     figures: list[Mapping[str, Any]] = []
     sections = {title: _section(kinds, selection, figures) for title, kinds in SECTIONS.items()}
-    scripts = [*([] if plotly else [get_plotlyjs()]), (HERE / "page.js").read_text(encoding="utf-8")]
-    policy = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data: blob:", _allowed(scripts)]
+    library, script = get_plotlyjs(), (HERE / "page.js").read_text(encoding="utf-8")
+    allowed = _allowed([script] if plotly else [library, script])
+    policy = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data: blob:", allowed]
     around = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -86,9 +88,11 @@ def page(selection: Selection, plotly: str | None = None) -> str:
         repeats=_repeats(selection),
         runs=selection.runs,
         style=Markup(stylesheet()),
-        figures=Markup(_in_script(figures)),
+        figures=packed(json.dumps(figures, allow_nan=False, separators=(",", ":"))),
         plotly=plotly,
-        scripts=[Markup(script) for script in scripts],
+        library=None if plotly else packed_plotly(),
+        remarks=selection.remarks(),
+        script=Markup(script),
         policy="; ".join(policy) + (" 'self'" if plotly else ""),
     )
 
@@ -120,11 +124,6 @@ def _section(kinds: Sequence[str], selection: Selection, figures: list[Mapping[s
         figures += [figure(panel) for panel in chart.panels]
         made.append(Drawn(chart, places, _command("figure", kind, *selection.sources, "--out", f"{kind}.pdf")))
     return made
-
-
-def _in_script(value: Any) -> str:
-    """JSON that cannot end the script it stands in."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _allowed(scripts: Sequence[str]) -> str:

@@ -28,6 +28,7 @@ from polyfed.report.charts import (
     Histogram,
     Line,
     Mark,
+    Numbers,
     Panel,
     Strip,
     Tiles,
@@ -40,6 +41,7 @@ FORMS = ("pdf", "svg", "png")
 MARKERS = ("o", "s", "D", "^", "P", "v", "X", "*")
 READABLE = 400  # tiles that still can have their number written on them
 GREY = "#8a929c"
+GAPS = (0, (3, 4))  # a line through which the one below is seen
 STYLE: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -133,11 +135,11 @@ def _draw(axes: Axes, panel: Panel, letters: int) -> None:
     for mark in panel.marks:
         match mark:
             case Line():
-                _line(axes, mark)
+                _line(axes, mark, panel)
             case Bars():
-                _bars(axes, mark, groups)
+                _bars(axes, mark, groups, panel)
             case Dots():
-                _dots(axes, mark)
+                _dots(axes, mark, panel)
             case Strip():
                 _strip(axes, mark, middle(panel))
             case Histogram():
@@ -147,7 +149,7 @@ def _draw(axes: Axes, panel: Panel, letters: int) -> None:
                 _tiles(axes, mark)
     if panel.rule is not None:
         axes.axvline(panel.rule, color="#3c434b", linewidth=0.8, linestyle=":")
-    _scale(axes.xaxis, panel.x, rotate=True)
+    _scale(axes.xaxis, panel.x, rotate=True, top=axes.get_xlim()[1])
     _scale(axes.yaxis, panel.y)
     axes.set_xlabel("\n".join(textwrap.wrap(panel.x.label, letters)))
     axes.set_ylabel("\n".join(textwrap.wrap(panel.y.label, 34)))
@@ -158,37 +160,44 @@ def _draw(axes: Axes, panel: Panel, letters: int) -> None:
         axes.set_ylim(*((-0.75, rows - 0.25) if _has(panel, Strip) else (rows - 0.5, -0.5)))
 
 
-def _line(axes: Axes, mark: Line) -> None:
-    colour, y, spread = _colour(mark.tint), np.array(mark.y), np.array(mark.spread)
+def _reach(middles: Numbers, spread: Numbers, axis: Axis) -> np.ndarray:
+    """How far whiskers reach down and up; those of shares end at 0 and 100 %."""
+    ends = np.array([axis.ends(middle, std) for middle, std in zip(middles, spread, strict=True)])
+    return np.abs(ends.T - np.array(middles))
+
+
+def _line(axes: Axes, mark: Line, panel: Panel) -> None:
+    colour, y, reach = _colour(mark.tint), np.array(mark.y), _reach(mark.y, mark.spread, panel.y)
     if mark.finish == "after":
-        axes.errorbar(mark.x, y, spread, fmt="*", color=colour, markersize=7, elinewidth=0.7, capsize=0)
+        axes.errorbar(mark.x, y, reach, fmt="*", color=colour, markersize=7, elinewidth=0.7, capsize=0)
         return
     few = len(mark.x) <= 30
     marker = MARKERS[mark.tint % len(MARKERS)] if few else ""
-    axes.plot(mark.x, y, color=colour, linewidth=1.2, marker=marker, markersize=3, linestyle=_dash(mark.tint))
-    if spread.any():
-        axes.fill_between(mark.x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(mark.x, y, color=colour, linewidth=1.2, marker=marker, markersize=3, linestyle=GAPS if mark.on else _dash(mark.tint))
+    if any(mark.spread):
+        axes.fill_between(mark.x, y - reach[0], y + reach[1], color=colour, alpha=0.15, linewidth=0)
 
 
-def _bars(axes: Axes, mark: Bars, groups: Sequence[Bars]) -> None:
+def _bars(axes: Axes, mark: Bars, groups: Sequence[Bars], panel: Panel) -> None:
     """Side by side where bars of several series share a place."""
     shared = shared_places(groups)
     width = 0.8 / (len(groups) if shared else 1)
     shift = (groups.index(mark) - (len(groups) - 1) / 2) * width if shared else 0.0
-    spread = mark.spread if any(mark.spread) else None
+    spread = _reach(mark.y, mark.spread, panel.y) if any(mark.spread) else None
     at = np.array(mark.x) + shift
     axes.bar(at, mark.y, width, yerr=spread, color=_colour(mark.tint), linewidth=0, error_kw={"elinewidth": 0.6})
     axes.grid(axis="x", visible=False)
 
 
-def _dots(axes: Axes, mark: Dots) -> None:
+def _dots(axes: Axes, mark: Dots, panel: Panel) -> None:
     colour, marker = _colour(mark.tint), MARKERS[mark.tint % len(MARKERS)]
     if mark.sizes is not None:
         areas = 240 * np.array(mark.sizes) / max(mark.sizes)
         axes.scatter(mark.x, mark.y, s=areas, color=colour, alpha=0.75, linewidths=0)
         return
     if mark.spread is not None:
-        axes.errorbar(mark.x, mark.y, mark.spread[1], mark.spread[0], fmt="none", ecolor=colour, elinewidth=0.7)
+        across, up = _reach(mark.x, mark.spread[0], panel.x), _reach(mark.y, mark.spread[1], panel.y)
+        axes.errorbar(mark.x, mark.y, up, across, fmt="none", ecolor=colour, elinewidth=0.7)
     axes.scatter(mark.x, mark.y, s=18, color=colour, marker=marker, linewidths=0, zorder=3)
 
 
@@ -221,7 +230,7 @@ def _tiles(axes: Axes, mark: Tiles) -> None:
             axes.text(column, row, f"{cluster:.0f}", ha="center", va="center", color="w", fontsize=6)
 
 
-def _scale(axis: Any, meaning: Axis, rotate: bool = False) -> None:
+def _scale(axis: Any, meaning: Axis, rotate: bool = False, top: float = 0.0) -> None:
     """Ticks in the axis's unit, or names at its places, as many as can be read."""
     if meaning.names is not None:
         step = -(-len(meaning.names) // 40)
@@ -230,6 +239,10 @@ def _scale(axis: Any, meaning: Axis, rotate: bool = False) -> None:
         axis.set_ticks(list(places), names)
         if rotate and max(map(len, names), default=0) * len(names) > 60:
             axis.set_tick_params(rotation=90)
+        return
+    ticks = meaning.ticks(top)
+    if ticks is not None:
+        axis.set_ticks(*ticks)
         return
     match meaning.unit:
         case "percent":

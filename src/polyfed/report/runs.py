@@ -14,6 +14,7 @@ import pandas
 from polyfed.comparison.folder import ComparisonFolder, Found, accuracies, is_comparison
 from polyfed.comparison.grid import check_baseline, word
 from polyfed.config import BESIDE, Tree, flatten
+from polyfed.engine.checkpoint import other_config
 from polyfed.engine.run_folder import RunFolder
 from polyfed.errors import DataError
 from polyfed.files import Place
@@ -78,6 +79,13 @@ class Shown:
         """What the bits may depend on."""
         return read_json(Place(self.path) / "environment.json", Environment) or {}
 
+    def remarks(self) -> list[str]:
+        """Which records of a finished run are gone, and whether its config is still the one it ran with."""
+        folder = RunFolder(self.path)
+        gone = [f"{table}.csv" for table in FIELDS if self.finished and not (folder.place / f"{table}.csv").exists()]
+        said = [f"the run at '{self.path}' has no {' and no '.join(gone)}: what is drawn from it is left out"]
+        return [*(said if gone else []), *other_config(folder)]
+
     def found(self) -> Found:
         """Its place in a table; only for a finished one."""
         return Found(self.row, self.seed, self.summary or {}, self.setting, accuracies(RunFolder(self.path)))
@@ -96,6 +104,10 @@ class Selection:
     def rows(self) -> list[str]:
         """The labels of what is compared; each has its colour."""
         return list(dict.fromkeys(run.row for run in self.runs))
+
+    def remarks(self) -> list[str]:
+        """What is wrong with the files of these runs, though all that is left of them can be shown."""
+        return [remark for run in self.runs for remark in run.remarks()]
 
     def by_setting(self) -> dict[str, list[Shown]]:
         """The runs that may be set against each other, by what they have in common."""

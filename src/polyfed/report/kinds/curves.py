@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import fmean, stdev
 
 import pandas
 
-from polyfed.report.charts import BYTES, COUNT, PERCENT, SECONDS, Axis, Chart, Line, Mark, Panel, drawn
+from polyfed.report.charts import BYTES, COUNT, PERCENT, SECONDS, Axis, Chart, Line, Panel, drawn, told_apart
 from polyfed.report.kinds.words import AFTER, MEASURES, measured, titled
 from polyfed.report.runs import Selection, Shown, by_row
 
@@ -17,7 +18,7 @@ FINAL = " Stars: after finish, which is a round of its own."
 
 def against_rounds(selection: Selection) -> Chart | None:
     """Accuracy after each measured round, of every measure there is."""
-    axis = Axis("round", "round", COUNT)
+    axis = Axis("round", "round", COUNT, finish=max(run.rounds for run in selection.runs) + 1.0)
     caption = f"{BAND}{FINAL} GA, PA_all, PA_sel and GA_local are different numbers: each has its own panel."
     return _curves(selection, "rounds", "Accuracy against rounds", caption, axis, _round, list(MEASURES))
 
@@ -61,15 +62,28 @@ def _curves(
     for measure in measures:
         words = MEASURES[measure]
         for setting, runs in selection.by_setting().items():
-            marks = [m for row, seeds in by_row(runs).items() for m in _marks(selection, row, seeds, measure, cost)]
-            panels.append(Panel(titled(words, setting), axis, Axis("accuracy", "accuracy", PERCENT), marks))
+            drawn_here = [_marks(selection, row, seeds, measure, cost) for row, seeds in by_row(runs).items()]
+            marks, note = told_apart(_at_finish([mark for lines in drawn_here for mark in lines], axis))
+            stars = any(mark.finish == "after" for lines in drawn_here for mark in lines)
+            across = axis if stars else replace(axis, finish=None)
+            panels.append(Panel(titled(words, setting), across, Axis("accuracy", "accuracy", PERCENT), marks, note))
     return drawn(kind, title, caption, panels)
 
 
-def _marks(selection: Selection, row: str, runs: Sequence[Shown], measure: str, cost: Cost) -> list[Mark]:
+def _at_finish(marks: Sequence[Line], axis: Axis) -> list[Line]:
+    """Stars stand at "finish", where the axis has such a place, however many rounds their run had; side by side."""
+    if axis.finish is None:
+        return list(marks)
+    stars = [mark for mark in marks if mark.finish == "after"]
+    gap = min(0.012 * axis.finish, 0.9 / max(len(stars), 1))
+    places = {star.series: axis.finish + gap * (at - (len(stars) - 1) / 2) for at, star in enumerate(stars)}
+    return [replace(m, x=[places[m.series]] * len(m.x)) if m.finish == "after" else m for m in marks]
+
+
+def _marks(selection: Selection, row: str, runs: Sequence[Shown], measure: str, cost: Cost) -> list[Line]:
     """The line of a row and, for personal models, where it stands after finish."""
     label, tint = measured(selection, row), selection.rows.index(row)
-    marks: list[Mark] = []
+    marks: list[Line] = []
     for name in [measure, *([AFTER] if measure == "personal" else [])]:
         points = _over_seeds(runs, name, cost)
         if points:

@@ -6,6 +6,7 @@
   const at = (id) => document.getElementById(id);
   const filters = at("filters");
   const chosen = new Set();
+  const unfolded = new Set(); // comparisons whose runs are shown
   let listed = { runs: [], comparisons: [], named: [], more: 0 };
 
   const made = (tag, text = "", kind = "") => {
@@ -85,22 +86,40 @@
   const runLine = (one) => [
     choice(one),
     named(one),
-    cell("method", one.method),
-    cell("data", one.data),
-    cell("tag", one.tag),
+    cell("method", one.method, "word"),
+    cell("data", one.data, "word"),
+    cell("tag", one.tag, "word"),
     cell("seed", String(one.seed)),
     cell("rounds", progress(one.round, one.rounds, "rounds done")),
     cell("global", number(one.global), "number"),
     cell("personal", number(one.personal, one.when), "number"),
     curves(one),
   ];
+  const folded = (one) => {
+    const span = progress(one.finished, one.cells, "runs finished");
+    const button = made("button", "", "fold");
+    const say = () => {
+      button.textContent = unfolded.has(one.path) ? "hide" : "show";
+      button.setAttribute("aria-expanded", String(unfolded.has(one.path)));
+      button.setAttribute("aria-label", `${button.textContent} the runs of ${one.name}`);
+    };
+    button.type = "button";
+    button.addEventListener("click", () => {
+      if (!unfolded.delete(one.path)) unfolded.add(one.path);
+      say();
+      show();
+    });
+    say();
+    span.append(button);
+    return span;
+  };
   const comparisonLine = (one) => [
     choice(one),
     named(one),
     cell("methods", one.methods.join(", "), "methods"),
-    cell("data", one.data),
-    cell("tag", one.tag),
-    cell("runs", progress(one.finished, one.cells, "runs finished")),
+    cell("data", one.data, "word"),
+    cell("tag", one.tag, "word"),
+    cell("runs", folded(one), "runs"),
   ];
 
   // ---- the page
@@ -108,6 +127,8 @@
   const fits = (one) =>
     KEYS.every((key) => !filters[key].value || values(one, key).includes(filters[key].value)) &&
     one.path.toLowerCase().includes(filters.name.value.toLowerCase());
+  // a comparison's runs are folded away until it is opened, somebody looks for a name, or while they are live
+  const open = (one) => !one.comparison || one.state === "live" || filters.name.value || unfolded.has(one.comparison);
   const order = (a, b) => (b.state === "live") - (a.state === "live") || b.began - a.began || (a.path < b.path ? -1 : 1);
 
   const drawn = new Map(); // a line is drawn again only when what it says has changed
@@ -164,7 +185,10 @@
   const show = () => {
     showFilters();
     const comparisons = showLines(at("comparisons"), listed.comparisons, comparisonLine);
-    const runs = showLines(at("runs"), listed.runs, runLine);
+    const runs = showLines(at("runs"), listed.runs.filter(open), runLine);
+    const away = listed.runs.filter((one) => fits(one) && !open(one));
+    at("folded").hidden = !away.length;
+    at("folded").textContent = `${several(away, "run")} of comparisons folded away: "show" brings them here.`;
     at("empty").hidden = comparisons + runs > 0;
     showNamed();
     showChosen();
