@@ -7,6 +7,8 @@ import json
 import os
 import resource
 import shutil
+import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,9 +19,10 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from polyfed.errors import DataError
+from polyfed.errors import DataError, UsageError, trouble
 
 USAGE, DATA, FAILED = 2, 3, 4
 Words = list[str]
@@ -48,7 +51,9 @@ VALUES = [
     ("checkpoint.kep=1", "did you mean 'keep'?"),
     ("split.alfa=2", "unknown key 'split.alfa' for partition 'dirichlet'; did you mean 'alpha'?"),
     ("split.clints=2", "did you mean 'clients'?"),
-    ("split.partition=iid split.shards=2", "unknown key 'split.shards' for partition 'iid'; valid: clients,"),
+    ("split.partition=iid split.shards=2", "for partition 'iid'; it takes no key of its own, and every split takes cl"),
+    ("split.partition=shards split.alpha=1", "unknown key 'split.alpha' for partition 'shards'; it takes shards, and"),
+    ("split.partition=shards split.alpha=1", "public, seed, test, val; alpha belongs to dirichlet"),
     ("method=fedprox method.nu=1", "unknown key 'method.nu' for method 'fedprox'; did you mean 'mu'?"),
     ("method.mu=1", "unknown key 'method.mu' for method 'fedavg'"),
     ("method=fedavg-ft method.base=fedprox method.base.nu=1", "unknown key 'method.base.nu' for method 'fedprox'; did"),
@@ -390,6 +395,150 @@ def test_arrays_of_another_process(cli: Cli, tiny_words: Words) -> None:
     sentence_of(said, DATA, "the arrays of this run (abc) were given as Python objects; pass them again")
 
 
+@pytest.mark.parametrize("wrong", ["split.clients=900", "data=mnist data.root=."])
+def test_a_comparison_that_is_refused_leaves_nothing(
+    wrong: str, cli: Cli, tiny_words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    said = cli("compare", *tiny_words, "methods=[fedavg,local]", *wrong.split(), "--out", str(tmp_path / "c"))
+    assert said.code in (USAGE, DATA)
+    sentence_of(said, said.code, "")
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_comparison_runs_what_is_not_refused(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    words = [word for word in tiny_words if not word.startswith("split.clients")]
+    said = cli("compare", *words, "methods=[fedavg]", "seeds=1", "split.clients=[900,4]", "--out", str(tmp_path / "c"))
+    assert said.code == FAILED
+    assert "1 cells failed" in said.err
+    assert (tmp_path / "c" / "fedavg-split.clients=4-s0" / "summary.json").is_file()
+
+
+def test_phase_one_of_another_experiment(cli: Cli, tiny_words: Words, good_run: Path, runs: Path) -> None:
+    words = [*tiny_words, "method=fedavg-ft", f"init={good_run}", "train.lr=0.5", "--quiet"]
+    sentence_of(cli("run", *words), USAGE, "is not this phase one: train.lr (0.05, now 0.5) differ")
+    assert not runs.exists()
+
+
+def test_where_a_run_lies_is_looked_at_before_its_data(cli: Cli, good_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyfed.engine import rounds
+
+    monkeypatch.setattr(rounds, "World", lambda config: pytest.fail("the data were read"))
+    said = cli("run", "--out", str(good_run))
+    sentence_of(said, USAGE, f"a run never overwrites: go on with polyfed resume {good_run}, or give another --out")
+
+
+# ---- a run that failed before its first round was over is no run yet
+
+
+class Merging:
+    """Fails when a certain round is merged."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_in: int):
+        from polyfed.methods import Method
+
+        real = Method.merge
+
+        def merge(method: Any, server: Any, uploads: Any) -> None:
+            if server.round == fails_in:
+                raise MemoryError
+            real(method, server, uploads)
+
+        monkeypatch.setattr(Method, "merge", merge)
+
+
+def test_the_same_command_again(cli: Cli, tiny_words: Words, good_run: Path, tmp_path: Path) -> None:
+    """After a failure in the first round the same words, or others, just work there."""
+    out = tmp_path / "r"
+    with pytest.MonkeyPatch.context() as patch:
+        Merging(patch, fails_in=1)
+        sentence_of(cli("run", *tiny_words, "train.lr=0.5", "--quiet", "--out", str(out)), DATA, "too little memory")
+    assert (out / "training.csv").exists()
+    assert cli("run", *tiny_words, "--quiet", "--out", str(out)).code == 0
+    made, good = (json.loads((run / "summary.json").read_text()) for run in (out, good_run))
+    assert made["fingerprint"] == good["fingerprint"]
+    assert (out / "training.csv").read_text().count("accepted") == 4  # and nothing of the first attempt
+    assert (out / "log.txt").read_text().count("begins: ") == 2
+
+
+def test_a_run_that_was_interrupted_in_its_first_round(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    """Its checkpoint holds nothing that was learnt, so another experiment may begin there."""
+    from polyfed.methods import Method
+
+    out, real = tmp_path / "r", Method.train
+
+    def train(method: Any, client: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return real(method, client)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Method, "train", train)
+        said = cli("run", *tiny_words, "--quiet", "--out", str(out))
+    sentence_of(said, 130, "interrupted after round 0; go on with: polyfed resume")
+    assert (out / "checkpoints" / "at-000000").is_dir()
+    assert cli("run", *tiny_words, "train.lr=0.5", "--quiet", "--out", str(out)).code == 0
+
+
+def test_what_was_trained_is_never_overwritten(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    """Even where no checkpoint was due yet, the records of a round stay."""
+    words = [*tiny_words, "rounds=3", "checkpoint.every=9", "--quiet", "--out", str(tmp_path / "r")]
+    with pytest.MonkeyPatch.context() as patch:
+        Merging(patch, fails_in=2)
+        sentence_of(cli("run", *words), DATA, "too little memory")
+    before = {file: file.read_bytes() for file in (tmp_path / "r").rglob("*") if file.is_file()}
+    sentence_of(cli("run", *words), USAGE, "exists and is not empty")
+    assert {file: file.read_bytes() for file in (tmp_path / "r").rglob("*") if file.is_file()} == before
+    assert cli("resume", str(tmp_path / "r"), "--quiet").code == 0
+
+
+def test_a_run_in_its_first_round_is_in_use(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    from polyfed.engine.run_folder import RunFolder
+
+    out = tmp_path / "r"
+    with pytest.MonkeyPatch.context() as patch:
+        Merging(patch, fails_in=1)
+        cli("run", *tiny_words, "train.lr=0.5", "--quiet", "--out", str(out))
+    before = (out / "config.yaml").read_bytes()
+    with RunFolder(out).locked():
+        sentence_of(cli("run", *tiny_words, "--quiet", "--out", str(out)), DATA, "is in use by another process")
+    assert (out / "config.yaml").read_bytes() == before
+
+
+def test_a_run_that_another_process_began_anew(tiny: dict[str, Any], tmp_path: Path) -> None:
+    from polyfed.api import config_of
+    from polyfed.engine.local import Serial
+    from polyfed.engine.rounds import Run
+    from polyfed.engine.run_folder import RunFolder
+    from polyfed.measure.watch import Silent
+
+    first = Run(config := config_of(tiny), RunFolder.create(config, tmp_path / "r"), Serial(), Silent())
+    RunFolder.create(config_of(tiny, seed=5), tmp_path / "r")
+    with pytest.raises(DataError, match="was begun anew by another process"):
+        first.go()
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", ".git", "summary.json", "arrays"])
+def test_strangers_beside_the_start_of_a_run(name: str, cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    with pytest.MonkeyPatch.context() as patch:
+        Merging(patch, fails_in=1)
+        cli("run", *tiny_words, "--quiet", "--out", str(out))
+    (out / name).mkdir()
+    sentence_of(cli("run", *tiny_words, "--quiet", "--out", str(out)), USAGE, "exists and is not empty")
+
+
+def test_another_comparison_where_none_was_trained(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    def words(rate: str) -> Words:
+        return ["compare", *tiny_words, "methods=[fedavg]", "seeds=1", f"train.lr={rate}", "--out", str(tmp_path / "c")]
+
+    with pytest.MonkeyPatch.context() as patch:
+        Merging(patch, fails_in=1)
+        assert cli(*words("0.5")).code == DATA
+    assert cli(*words("0.1")).code == 0
+    sentence_of(cli(*words("0.5")), USAGE, "holds another comparison (other train)")
+
+
 # ---- where a run is written
 
 
@@ -655,8 +804,9 @@ def test_a_directory_that_is_deleted_under_the_run(cli: Cli, tiny_words: Words, 
         np._core._exceptions._ArrayMemoryError((10**9, 10**9), np.dtype(float)),
         RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: you tried to"),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("std::bad_alloc"),
     ],
-    ids=["python", "numpy", "torch", "cuda"],
+    ids=["python", "numpy", "torch", "cuda", "C++"],
 )
 def test_too_little_memory(
     error: Exception, cli: Cli, tiny_words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -668,6 +818,43 @@ def test_too_little_memory(
 
     monkeypatch.setattr(Method, "merge", merge)
     sentence_of(cli("run", *tiny_words, "--quiet"), DATA, "this machine has too little memory")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail at inline_container.cc:664] . No space left on device"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        sqlite3.OperationalError("database or disk is full"),
+    ],
+    ids=["torch", "safetensors", "sqlite"],
+)
+def test_a_full_disk_that_a_library_tells_of(error: Exception) -> None:
+    assert "this machine refuses: " in str(trouble(error))
+
+
+def test_a_shortage_beneath_another_error() -> None:
+    for cause, known in (
+        (OSError(errno.ENOSPC, "No space left on device"), "this machine refuses: No space left on device"),
+        (MemoryError(), "this machine has too little memory"),
+        (PermissionError(errno.EACCES, "Permission denied"), "None"),  # what the library makes of it is its own affair
+    ):
+        try:
+            raise KeyError("strange") from cause
+        except KeyError as error:
+            assert str(trouble(error)) == known
+    assert trouble(ValueError("no idea")) is None
+
+
+def test_too_little_memory_for_a_client(cli: Cli, tiny_words: Words, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyfed.methods import Method
+
+    def train(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Method, "train", train)
+    said = sentence_of(cli("run", *tiny_words, "--quiet"), FAILED, "this machine has too little memory")
+    assert "fault" not in said
 
 
 @pytest.mark.parametrize("command", ["run", "resume", "show", "report", "predict", "view"])
@@ -757,6 +944,69 @@ def test_wrong_types_in_checkpoints(progress: Any, cli: Cli, run: Path) -> None:
         text = json.dumps(head)
         file.write_text(json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "head": text}))
     sentence_of(cli("resume", str(run), "--quiet"), DATA, "is corrupt; the run cannot be resumed")
+
+
+# ---- files of a run that are gone, or another's
+
+
+def test_a_report_without_rounds(cli: Cli, run: Path) -> None:
+    (run / "rounds.csv").unlink()
+    for words in (["report", str(run)], ["show", str(run)], ["figure", "tail", str(run), "--out", str(run / "t.pdf")]):
+        said = cli(*words)
+        assert said.code == 0
+        assert said.err == f"polyfed: the run at '{run}' has no rounds.csv: what is drawn from it is left out\n"
+    assert "has no rounds.csv" in (run / "report.html").read_text()
+
+
+def test_a_replaced_config(cli: Cli, run: Path) -> None:
+    file = run / "config.yaml"
+    file.write_text(file.read_text().replace("lr: 0.05", "lr: 0.7"))
+    what = f"the config.yaml of the run at '{run}' is not the one it ran with: train.lr (0.05, now 0.7)"
+    for command in ("show", "report"):
+        said = cli(command, str(run))
+        assert (said.code, said.err) == (0, f"polyfed: {what}\n")
+    sentence_of(cli("export", str(run), "--client", "0"), USAGE, "differs in train.lr (0.05, now 0.7)")
+
+
+def test_a_config_that_only_says_where_it_works(cli: Cli, run: Path) -> None:
+    file = run / "config.yaml"
+    file.write_text(file.read_text().replace("workers: 0", "workers: 7"))
+    assert cli("show", str(run)).err == ""
+
+
+def test_other_data_than_the_run_had(tiny: dict[str, Any], tmp_path: Path) -> None:
+    import polyfed
+
+    numbers = np.random.default_rng(0)
+    keys = {key: value for key, value in tiny.items() if not key.startswith("data.")}
+    x, y = numbers.normal(size=(120, 6)).astype(np.float32), numbers.integers(3, size=120)
+    result = polyfed.run(keys, data=(x, y), out=tmp_path / "r")
+    for other in ((x + 1, y), (x[:, :4], y), (x, y[::-1]), (x[:80], y[:80])):
+        with pytest.raises(UsageError, match=r"belongs to a run on other data|data\.key .* now"):
+            result.client(1, data=other)
+    assert len(result.client(1, data=(x, y)).predict(x[:5])) == 5
+
+
+# ---- what is said, and does not end the run
+
+
+def test_more_workers_than_clients(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+    words = [*tiny_words, "split.clients=2", "engine.workers=500", "--quiet", "--out", str(tmp_path / "r")]
+    assert cli("run", *words).code == 0
+    assert "engine.workers=500 is more than the 2 clients: 2 work" in (tmp_path / "r" / "log.txt").read_text()
+
+
+def test_fedbn_on_a_model_without_normalisation(cli: Cli, tiny_words: Words, good_run: Path, tmp_path: Path) -> None:
+    said = cli("run", *tiny_words, "method=fedbn", "--quiet", "--out", str(tmp_path / "r"))
+    what = "model 'mlp' has no bn, which is all that fedbn keeps personal: it learns as FedAvg"
+    assert said.code == 0
+    assert f"fedbn: {what}\n" in said.out
+    assert what in (tmp_path / "r" / "log.txt").read_text()
+    summary, plain = (json.loads((one / "summary.json").read_text()) for one in (tmp_path / "r", good_run))
+    assert summary["remarks"] == [what]
+    assert summary["personal"] == plain["personal"]
+    assert plain["remarks"] == []
+    assert cli("run", *tiny_words, "method=fedbn", "model=mlp-bn", "--quiet").out.count("learns as FedAvg") == 0
 
 
 # ---- not wrong uses

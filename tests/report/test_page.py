@@ -5,15 +5,18 @@ import hashlib
 import json
 import re
 import shutil
+import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hand_made import measured, write_run
 
 import polyfed
 from polyfed.errors import UsageError
 from polyfed.report.kinds import KINDS
+from polyfed.report.packed import LETTERS, packed
 from polyfed.report.page import SECTIONS, page, stylesheet, write_report
 from polyfed.report.runs import select
 
@@ -78,15 +81,45 @@ def test_only_our_scripts_may_run(whole: Parsed) -> None:
     assert policy.startswith("default-src 'none'; ")
     allowed = set(re.findall(r"'sha256-([^']+)'", policy))
     run = [text for attributes, text in whole.scripts if "type" not in attributes]
-    assert len(run) == 2
+    assert len(run) == 1
+    run.append(unpacked(whole, "library"))
     assert {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in run} == allowed
     assert "unsafe" not in policy.partition("script-src")[2]
 
 
+def unpacked(whole: Parsed, name: str) -> str:
+    """A text that lies in the page, as its script reads it: two letters are 13 bits of what is compressed."""
+    ((attributes, text),) = [one for one in whole.scripts if one[0].get("id") == name]
+    letters = {chr(code): at for at, code in enumerate(LETTERS.tolist())}
+    values = [91 * letters[text[at]] + letters[text[at + 1]] for at in range(0, len(text), 2)]
+    bits = np.unpackbits(np.array(values, ">u2").view(np.uint8).reshape(-1, 2), axis=1)[:, 3:].ravel()
+    return zlib.decompress(np.packbits(bits).tobytes()[: int(attributes["data-bytes"])]).decode()
+
+
 def test_figures_lie_in_the_page_as_data(whole: Parsed) -> None:
-    (figures,) = [json.loads(text) for attributes, text in whole.scripts if attributes.get("id") == "figures"]
+    figures = json.loads(unpacked(whole, "figures"))
     places = [int(attributes["data-figure"]) for _, attributes in whole.elements if "data-figure" in attributes]
     assert places == list(range(len(figures)))
+
+
+@pytest.mark.parametrize("text", ["", "a", "ab", "<script>&amp;\\</script>", "süd " * 1000])
+def test_packed_texts_read_back(text: str) -> None:
+    letters, count = packed(text)
+    assert not set(letters) & set("<&\\ \n")
+    assert unpacked(Parsed(f'<script id="t" data-bytes="{count}">{letters}</script>'), "t") == text
+
+
+def test_the_page_is_below_two_megabytes(everything: Path) -> None:
+    """Of which the library is all but little, however many figures there are."""
+    assert len(page(select([everything])).encode()) < 2_000_000
+
+
+def test_what_is_wrong_with_the_files_is_said(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", rounds=measured("global", 0.5))
+    (run / "rounds.csv").unlink(missing_ok=True)
+    text = Parsed(page(select([run]))).text
+    assert "To be read with care" in text
+    assert "has no rounds.csv" in text
 
 
 def test_the_table_has_the_finished_runs(whole: Parsed) -> None:

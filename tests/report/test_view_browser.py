@@ -101,7 +101,11 @@ def test_live_and_finished_ones_are_shown_the_others_named(page, tmp_path):
     )
     assert "fedavg, fedper" in page.locator("#comparisons tr[data-path='pair']").inner_text()
     assert "4/4" in page.locator("#comparisons tr[data-path='pair']").inner_text()
+    assert [row.get_attribute("data-path") for row in page.locator("#runs tbody tr").all()] == ["live"]
+    assert page.locator("#folded").inner_text().startswith("4 runs of comparisons folded away")
+    page.click("#comparisons tr[data-path='pair'] button")
     assert page.locator("#runs tbody tr").count() == 5
+    assert page.locator("#folded").is_hidden()
     assert "after finish" in page.locator("#runs tr[data-path='pair/fedper-s1']").inner_text()
     named = page.locator("#named").inner_text()
     assert "corrupt: the run at 'corrupt' is corrupt: summary.json" in named
@@ -126,6 +130,7 @@ def test_filters_by_method_data_tag_and_name_stay_in_the_address(page, view):
 
 
 def test_chosen_ones_are_compared_in_a_report_drawn_now(page, tmp_path):
+    page.click("#comparisons tr[data-path='pair'] button")
     for path in ("pair/fedavg-s0", "pair/fedper-s0"):
         page.check(f"#runs tr[data-path='{path}'] input")
     page.wait_for_timeout(2500)  # the list is looked at again, and what is chosen stays
@@ -147,6 +152,9 @@ def test_in_the_dark_and_on_a_phone(page, tmp_path):
     light = page.evaluate(paper)
     page.click("#theme")
     assert page.evaluate(paper) != light
+    page.click("#comparisons tr[data-path='pair'] button")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    assert page.evaluate("[...document.querySelectorAll('.scroll')].every(one => one.scrollWidth <= one.clientWidth)")
     seen(page, tmp_path, "dark")
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -25,6 +25,7 @@ FREE = ("seed", "engine", "device", "eval", "checkpoint", *BESIDE)  # sections t
 FEDERATION = ("data", "split", "model")  # runs that differ here are shown apart; others side by side
 WHOLE = ("round", "client", "class")  # columns that hold whole numbers, in every row
 WORDS = ("measure", "name", "status", "reason")  # columns of records that hold no number
+ALWAYS = ("rounds", "clients", "training", "spent")  # tables that every finished run has
 USUAL = ("fedavg", "local")  # what others are set against where nobody says
 
 
@@ -82,7 +83,7 @@ class Shown:
     def remarks(self) -> list[str]:
         """Which records of a finished run are gone, and whether its config is still the one it ran with."""
         folder = RunFolder(self.path)
-        gone = [f"{table}.csv" for table in FIELDS if self.finished and not (folder.place / f"{table}.csv").exists()]
+        gone = [f"{table}.csv" for table in ALWAYS if self.finished and not (folder.place / f"{table}.csv").exists()]
         said = [f"the run at '{self.path}' has no {' and no '.join(gone)}: what is drawn from it is left out"]
         return [*(said if gone else []), *other_config(folder)]
 

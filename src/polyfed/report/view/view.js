@@ -127,8 +127,9 @@
   const fits = (one) =>
     KEYS.every((key) => !filters[key].value || values(one, key).includes(filters[key].value)) &&
     one.path.toLowerCase().includes(filters.name.value.toLowerCase());
-  // a comparison's runs are folded away until it is opened, somebody looks for a name, or while they are live
-  const open = (one) => !one.comparison || one.state === "live" || filters.name.value || unfolded.has(one.comparison);
+  // a comparison's runs are folded away, unless it was opened, they are live, or somebody looks for something
+  const looking = () => [...KEYS, "name"].some((key) => filters[key].value);
+  const open = (one) => !one.comparison || one.state === "live" || unfolded.has(one.comparison) || looking();
   const order = (a, b) => (b.state === "live") - (a.state === "live") || b.began - a.began || (a.path < b.path ? -1 : 1);
 
   const drawn = new Map(); // a line is drawn again only when what it says has changed
