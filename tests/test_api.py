@@ -1,6 +1,9 @@
 """The Python API: the caller's own objects go in, numbers, records and models come out, and nothing else changes."""
 
+import html
+import json
 import random
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -26,6 +29,7 @@ from polyfed.methods.base import Method, OnTop
 from polyfed.methods.fedavg import FedAvg
 from polyfed.methods.fedprox import FedProx
 from polyfed.registry import param
+from polyfed.use.predictor import Predictor
 
 Keys = dict[str, Any]
 LEARNS: Keys = {"rounds": 2, "train.lr": 0.5, "split.heldout": 1}
@@ -421,3 +425,133 @@ def test_script_without_a_main_guard(tmp_path: Path) -> None:
         said.append(done.stdout)
     assert said[0] == said[1]
     assert said[0].endswith("(5,) {}\n")
+
+
+# ---- clients by name, and what a notebook shows
+
+
+@pytest.fixture(scope="module")
+def named(tiny: Keys, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A run of three sites, one with a name that no file should have."""
+    base = tmp_path_factory.mktemp("named")
+    numbers = np.random.default_rng(0)
+    for site in ("north", "süd", "$1|2"):
+        (base / "sites" / site).mkdir(parents=True)
+        x, y = numbers.normal(size=(30, 4)).astype(np.float32), np.arange(30) % 3
+        np.savez(base / "sites" / site / "all.npz", x=x, y=y)
+    keys = {key: value for key, value in tiny.items() if not key.startswith(("data.", "split."))}
+    return polyfed.run(keys, {"data": "folder", "data.root": str(base / "sites")}, out=base / "run")
+
+
+def test_a_client_goes_by_its_name(named: Result) -> None:
+    names = named.folder.names()
+    assert sorted(names.values()) == ["$1|2", "north", "süd"]
+    x = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
+    for id, name in names.items():
+        for who in (name, id, str(id)):
+            assert torch.equal(named.client(who).logits(x), named.client(id).logits(x))
+
+
+@pytest.mark.parametrize(
+    ("who", "sentence"),
+    [
+        ("norht", "has no client 'norht'; the nearest name is 'north'"),
+        ("NORTH", "has no client 'NORTH'; the nearest name is 'north'"),
+        ("sud", "has no client 'sud'; the nearest name is 'süd'"),
+        ("", "has no client ''; the nearest name is"),
+        (7, "there is no client 7; the run has clients 0 to 2"),
+        ("-1", "there is no client -1; the run has clients 0 to 2"),
+        ("9" * 5000, "has no client '999"),
+    ],
+)
+def test_an_unknown_client(who: int | str, sentence: str, named: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyfed.api.replay", lambda *_: pytest.fail("the data were read"))
+    for ask in (named.client, lambda one: named.export("safetensors", one)):
+        with pytest.raises(UsageError, match="has .*client") as said:
+            ask(who)
+        assert sentence in str(said.value)
+
+
+def test_exports_are_named_after_their_client(named: Result, cli: Callable[..., Any], tmp_path: Path) -> None:
+    ids = {name: id for id, name in named.folder.names().items()}
+    assert named.export("safetensors", "north").name == "client-north-safetensors"
+    assert named.export("safetensors", ids["süd"]).name == "client-süd-safetensors"
+    strange = named.export("safetensors", "$1|2")
+    assert strange.name == f"client-{ids['$1|2']}-safetensors"
+    assert (strange / "card.md").read_text().startswith(f"# The model of client {ids['$1|2']}, \\$1\\|2\n")
+    np.save(tmp_path / "x.npy", np.zeros((2, 4), np.float32))
+    said = cli("predict", str(named.path), "--client", "north", "--input", str(tmp_path / "x.npy"))
+    assert (said.code, said.out.splitlines()[0]) == (0, "row,class,name,probability")
+    said = cli("predict", str(named.path), "--client", "nort", "--input", str(tmp_path / "x.npy"))
+    assert said.code == 2
+    assert said.err.endswith("has no client 'nort'; the nearest name is 'north'\n")
+
+
+def test_a_name_that_is_a_number_comes_before_an_id(tmp_path: Path) -> None:
+    from polyfed.engine.run_folder import RunFolder
+
+    rows = [{"id": id, "name": name, "train": 1} for id, name in enumerate(("2", "0", "client-2"))]
+    (tmp_path / "federation.json").write_text(json.dumps({"class_names": [], "heldout": [], "clients": rows}))
+    folder = RunFolder(tmp_path)
+    assert [folder.client(who) for who in ("2", "0", "1", 2, "client-2")] == [0, 1, 1, 2, 2]
+    assert [folder.called(id) for id in (0, 1, 2)] == ["0", "1", "2"]  # a number in a file's name is an id
+    assert [folder.named(id) for id in (0, 1, 2)] == ["2", "0", ""]
+
+
+def test_a_misspelt_number(named: Result) -> None:
+    for key in ("personal.acuracy", "personal.accuracy.mean", "personl", "bytes.sideways", ""):
+        with pytest.raises(UsageError) as said:
+            named[key]
+        assert str(said.value).startswith(f"the run has no '{key}'; ")
+        assert "personal.accuracy" in str(said.value)
+        assert "bytes.up" in str(said.value)
+    with pytest.raises(UsageError, match=r"did you mean 'personal\.accuracy'\? It has run, method, seed,"):
+        named["personal.acuracy"]
+    assert named["personal.accuracy"] == named.summary["personal"]["accuracy"]
+
+
+def test_a_predictor_has_the_state_of_its_network(named: Result) -> None:
+    predictor = named.client("north")
+    kept = predictor.state_dict()
+    assert kept.keys() == predictor.model.state_dict().keys()
+    assert all(torch.equal(value, predictor.model.state_dict()[name]) for name, value in kept.items())
+    x = torch.zeros(1, 4).numpy()
+    before = predictor.logits(x)
+    for value in kept.values():  # a copy: whoever changes it changes nothing here
+        value.zero_()
+    assert torch.equal(predictor.logits(x), before)
+    graph = Predictor(lambda rows: rows, predictor.preparation, predictor.class_names)
+    with pytest.raises(UsageError, match="an exported graph has no state_dict"):
+        graph.state_dict()
+
+
+def test_all_clients_of_a_comparison_are_one_table(tiny: Keys, tmp_path: Path) -> None:
+    made = polyfed.compare(
+        tiny, methods=["fedavg", "local"], seeds=2, **{"split.alpha": [0.2, 2.0]}, out=tmp_path / "c"
+    )
+    table = made.clients
+    assert list(table.columns[:6]) == ["method", "seed", "split.alpha", "round", "measure", "client"]
+    final = table[table["measure"] == "personal_final"]
+    assert len(final) == 2 * 2 * 2 * 4
+    assert set(final["name"]) == {"client-0", "client-1", "client-2", "client-3"}
+    means = final.groupby(["method", "split.alpha", "seed"])["accuracy"].mean()
+    for cell, summary in made.folder.results().items():
+        expected = summary["personal"]["accuracy"]
+        assert means[cell.row, cell.setting["split.alpha"], cell.seed] == pytest.approx(expected)
+
+
+def test_a_notebook_shows_tables(tiny: Keys, tmp_path: Path) -> None:
+    made = polyfed.compare(tiny, methods=["fedavg", "fedper"], seeds=1, tag="<b>", out=tmp_path / "<i>c")
+    shown = made._repr_html_()
+    assert shown.startswith("<p><code>&lt;comparison ")
+    assert "&lt;i&gt;c" in shown
+    assert shown.count("<tr>") == 3
+    assert "<script" not in shown
+    assert "<table>" in made.results[0]._repr_html_()
+    begun = polyfed.load(made.path / "fedavg-s0")
+    (begun.path / "summary.json").unlink()
+    assert begun._repr_html_() == f"<p><code>{html.escape(repr(begun))}</code></p>"
+    shutil.rmtree(made.path / "fedper-s0")
+    assert "<table>" not in made._repr_html_()
+    with pytest.raises(DataError, match="no run of the comparison at .* is finished"):
+        _ = made.clients

@@ -25,6 +25,7 @@ from polyfed.report.charts import (
     drawn,
     in_unit,
     shared_places,
+    told_apart,
 )
 
 X, Y = Axis("the round", "round"), Axis("accuracy", "accuracy", PERCENT)
@@ -46,6 +47,40 @@ def test_lines_say_before_and_after_finish() -> None:
         "accuracy std": [0.1, 0.0],
         "seeds": [3, 2],
     }
+
+
+def test_whiskers_of_shares_end_at_0_and_100_percent() -> None:
+    assert Y.ends(0.9, 0.3) == (pytest.approx(0.6), 1.0)
+    assert Y.ends(0.1, 0.3) == (0.0, pytest.approx(0.4))
+    assert X.ends(0.1, 0.3) == (pytest.approx(-0.2), pytest.approx(0.4))
+
+
+@pytest.mark.parametrize(
+    ("finish", "places"),
+    [(3.0, [0, 1, 2]), (9.0, [0, 2, 4, 6]), (11.0, [0, 2, 4, 6, 8]), (101.0, [0, 20, 40, 60, 80])],
+)
+def test_finish_has_room_on_its_axis(finish: float, places: list[float]) -> None:
+    axis = Axis("round", "round", finish=finish)
+    assert axis.ticks(finish) == ([*places, finish], [*map(str, places), "finish"])
+    assert X.ticks(finish) is None
+
+
+def test_lines_hide_each_other_only_where_they_look_like_one() -> None:
+    def line(series: str, x: list[float], y: list[float], finish: str = "before") -> Line:
+        return Line(series, 0, x, y, [0.0] * len(x), [1] * len(x), finish)
+
+    one = line("a", [0, 100], [0.5, 0.6])
+    for other, hides in (
+        (line("b", [0, 100], [0.5, 0.6]), True),
+        (line("b", [0.4, 99.6], [0.502, 0.598]), True),
+        (line("b", [0, 100], [0.5, 0.604]), False),
+        (line("b", [0, 98], [0.5, 0.6]), False),
+        (line("b", [0], [0.5]), False),
+        (line("b", [0, 100], [0.5, 0.6], "after"), False),  # a star hides no line
+    ):
+        made, note = told_apart([one, other])
+        assert [getattr(mark, "on", None) for mark in made] == ["", "a" if hides else ""]
+        assert note == ("b (with gaps) lies on a" if hides else "")
 
 
 def test_bars_stand_at_names() -> None:

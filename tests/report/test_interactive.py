@@ -67,6 +67,25 @@ def test_a_line_has_its_band_and_its_words(selection: Selection) -> None:
     assert (line["meta"], band["meta"], line["line"]["color"]) == ("fedavg", "fedavg", "--tint-0")
 
 
+def test_whiskers_and_bands_end_at_100_percent() -> None:
+    x, y = Axis("class", "class", names=["cat"]), Axis("recall", "recall", PERCENT)
+    (bar,) = figure(Panel("", x, y, [Bars("a", 0, [0.0], [0.9], [0.3])]))["data"]
+    assert (bar["error_y"]["array"], bar["error_y"]["arrayminus"]) == (pytest.approx([10]), pytest.approx([30]))
+    rounds = Axis("round", "round", COUNT)
+    band, line = figure(Panel("", rounds, y, [Line("a", 0, [1, 2], [0.9, 0.1], [0.3, 0.3], [2, 2])]))["data"]
+    assert band["y"] == pytest.approx([100, 40, 0, 60])
+    assert line["y"] == pytest.approx([90, 10])
+
+
+def test_a_line_on_another_has_gaps_and_a_star_its_place() -> None:
+    x, y = Axis("round", "round", COUNT, finish=3.0), Axis("accuracy", "accuracy", PERCENT)
+    lines = [Line("b", 0, [1, 2], [0.5, 0.6], [0, 0], [1, 1], on="a"), Line("b", 0, [3.1], [0.7], [0], [1], "after")]
+    made = figure(Panel("", x, y, lines))
+    assert made["data"][0]["line"]["dash"] == "6px,9px"
+    assert made["data"][1]["customdata"] == ["<b>b</b><br>round 3<br>accuracy 70.0 %<br>after finish"]
+    assert made["layout"]["xaxis"]["ticktext"][-1] == "finish"
+
+
 def test_what_comes_from_files_is_text(selection: Selection) -> None:
     made = [one for kind in KINDS for one in panels(selection, kind)]
     for trace in (trace for one in made for trace in one["data"]):

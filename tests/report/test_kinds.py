@@ -62,6 +62,33 @@ class TestCurves:
         assert (before.y, before.finish) == ([0.4, 0.5], "before")
         assert (after.x, after.y, after.finish) == ([3], [0.9], "after")
 
+    def test_stars_stand_side_by_side_at_finish(self, make: Make, tmp_path: Path) -> None:
+        """However many rounds a run had; in the data, finish is one place."""
+        rows = [*measured("personal", 0.4, 0.5), *measured(AFTER, 0.9, start=3)]
+        longer = [*measured("personal", 0.3, 0.3, 0.3), *measured(AFTER, 0.8, start=4)]
+        two = write_run(tmp_path / "b", "local", keys={"rounds": 3}, rounds=longer)
+        chart = drawn("rounds", make(rounds=rows), two)
+        first, second = (mark for mark in marks(chart) if mark.finish == "after")
+        assert first.x[0] < 4.0 < second.x[0]
+        assert second.x[0] - first.x[0] == pytest.approx(0.048)
+        assert chart.panels[0].x.finish == 4.0
+        table = chart.frame()
+        assert set(table[table["finish"] == "after"]["round"]) == {4.0}
+        assert chart.panels[0].x.ticks(4.0) == ([0, 1, 2, 3, 4], ["0", "1", "2", "3", "finish"])
+
+    def test_without_stars_rounds_are_all_there_is(self, make: Make) -> None:
+        assert drawn("rounds", make(rounds=measured("global", 0.1, 0.2))).panels[0].x.finish is None
+
+    def test_a_line_that_hides_another_has_gaps(self, make: Make) -> None:
+        runs = [
+            make("fedavg", rounds=measured("personal", 0.4, 0.5)),
+            make("fedbn", rounds=measured("personal", 0.4, 0.502)),
+            make("local", rounds=measured("personal", 0.4, 0.51)),
+        ]
+        chart = drawn("rounds", *runs)
+        assert {mark.series: mark.on for mark in marks(chart)} == {"fedavg": "", "fedbn": "fedavg", "local": ""}
+        assert chart.panels[0].note == "fedbn (with gaps) lies on fedavg"
+
     def test_a_seed_that_stopped_early_counts_where_it_was(self, make: Make) -> None:
         runs = [
             make(seed=0, rounds=measured("global", 0.2, 0.4)),

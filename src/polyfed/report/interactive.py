@@ -208,7 +208,7 @@ def _place(axis: Axis, at: float) -> str:
     word = axis.column
     if axis.names is not None:
         return f"{word} {escape(axis.names[int(at)])}"
-    value = in_unit(at, axis.unit)
+    value = in_unit(axis.value(at), axis.unit)
     return value if axis.unit == BYTES else f"{word} {value}"
 
 

@@ -167,7 +167,12 @@ def test_start_scripts_check_first_and_no_path_tells_anybody(folder):
     [
         (["--sites", "a"], "at least two sites"),
         (["--sites", "a,a"], "different names"),
-        (["--sites", "a,../b"], "letters, digits"),
+        (["--sites", "a,../b"], "letters of any script, digits, - and _"),
+        (["--sites", "a,b c"], "'b c' is none"),
+        (["--sites", "a,-b"], "begins with a letter or digit"),
+        (["--sites", f"a,{'ü' * 41}"], "at most 40 letters"),
+        (["--sites", "Süd,süd"], "different names"),
+        (["--sites", "s\u00fcd,su\u0308d"], "different names"),
         (["--sites", "a,b", "--host", "fl example.org"], "a host is a name"),
         (["--sites", "a,b", "--port", "65533"], "--port is the first of 4 ports"),
         (["--sites", "a,b", "rounds=0"], "rounds"),
@@ -197,6 +202,47 @@ def test_check_names_what_is_wrong_with_certificates_keys_and_data(folder, tmp_p
     (other / "server" / "server.key").unlink()
     keys.make_server_certificate(other / "ca", other / "server", "127.0.0.1")
     assert "expired on" in cli("deploy", "check", str(other)).err
+
+
+def test_sites_have_names_of_any_script(tmp_path, cli):
+    names = ["nord", "su\u0308d", "Москва", "दिल्ली"]
+    assert cli("deploy", "init", str(tmp_path / "f"), "--sites", ",".join(names), "--port", "9").code == 0
+    assert sorted(folder.name for folder in (tmp_path / "f" / "sites").iterdir()) == sorted(
+        ["nord", "s\u00fcd", "Москва", "दिल्ली"]
+    )
+    assert cli("deploy", "check", str(tmp_path / "f")).code == 0
+    make_samples(tmp_path / "f" / "sites" / "s\u00fcd" / "data", 0)
+    for name in ("s\u00fcd", "su\u0308d"):  # however it is typed
+        said = cli("deploy", "check", str(tmp_path / "f"), "--site", name)
+        assert (said.code, said.err) == (0, "")
+        assert "site s\u00fcd: " in said.out
+
+
+def test_check_counts_the_classes_a_site_has(folder):
+    """Six classes with labels up to eight are six."""
+    (file,) = (folder / "sites" / "a" / "data").iterdir()
+    np.savez(file, x=np.zeros((30, 3), "float32"), y=np.array([0, 2, 3, 4, 6, 8] * 5))
+    assert check.check(folder, "a")[-1].startswith("site a: 30 samples of float32 3, 6 classes (labels up to 8: data.cl")
+    np.savez(file, x=np.zeros((30, 3), "float32"), y=np.arange(30) % 3)
+    assert check.check(folder, "a")[-1].endswith(", 3 classes")
+
+
+def test_another_federations_certificates_are_found_offline(folder, tmp_path, cli):
+    """Though a site's folder agrees with itself."""
+    other = tmp_path / "other"
+    cli("deploy", "init", str(other), "--sites", "a,b")
+    ours, theirs = folder / "sites" / "a", other / "sites" / "a"
+    shutil.copy(theirs / "ca.crt", ours / "ca.crt")
+    assert "was not made by the CA" in cli("deploy", "check", str(ours)).err
+    for file in ("site.crt", "site.key"):
+        shutil.copy(theirs / file, ours / file)
+    said = cli("deploy", "check", str(folder))
+    assert said.code == 3
+    assert f"{ours / 'ca.crt'} is another federation's: it is not the CA of {folder / 'server'}" in said.err
+    for file in ("ca.crt", "site.crt", "site.key"):
+        shutil.copy((folder / "server" if file == "ca.crt" else folder / "sites" / "b") / file, ours / file)
+    shutil.copy(theirs / "trusted.yaml", ours / "trusted.yaml")
+    assert "trusted.yaml is another federation's" in cli("deploy", "check", str(folder)).err
 
 
 def test_without_flower_every_command_says_what_to_install(folder, cli, monkeypatch):
