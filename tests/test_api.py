@@ -467,7 +467,7 @@ def test_a_client_goes_by_its_name(named: Result) -> None:
 def test_an_unknown_client(who: int | str, sentence: str, named: Result, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyfed.api.replay", lambda *_: pytest.fail("the data were read"))
     for ask in (named.client, lambda one: named.export("safetensors", one)):
-        with pytest.raises(UsageError, match="has .*client") as said:
+        with pytest.raises(UsageError, match=r"has .*client") as said:
             ask(who)
         assert sentence in str(said.value)
 
@@ -553,5 +553,5 @@ def test_a_notebook_shows_tables(tiny: Keys, tmp_path: Path) -> None:
     assert begun._repr_html_() == f"<p><code>{html.escape(repr(begun))}</code></p>"
     shutil.rmtree(made.path / "fedper-s0")
     assert "<table>" not in made._repr_html_()
-    with pytest.raises(DataError, match="no run of the comparison at .* is finished"):
+    with pytest.raises(DataError, match=r"no run of the comparison at .* is finished"):
         _ = made.clients

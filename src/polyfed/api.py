@@ -420,7 +420,9 @@ class Comparison:
             about = {"method": cell.row, "seed": cell.seed, **cell.setting}
             tables.append(pandas.concat([pandas.DataFrame(about, index=table.index), table], axis=1))
         if not tables:
-            raise DataError(f"no run of the comparison at '{self.path}' is finished; go on with: polyfed resume {self.path}")
+            raise DataError(
+                f"no run of the comparison at '{self.path}' is finished; go on with: polyfed resume {self.path}"
+            )
         return pandas.concat(tables, ignore_index=True)
 
     @property

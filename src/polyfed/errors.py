@@ -50,7 +50,7 @@ class Interrupted(PolyfedError):
     exit_code = 130
 
 
-def trouble(error: BaseException | None) -> MachineTrouble | None:
+def trouble(error: BaseException) -> MachineTrouble | None:
     """An error that is the machine's and nobody's fault, as one sentence; None for any other.
 
     Libraries wrap what the machine told them, so an error is also judged by its cause and by its words.
@@ -64,17 +64,18 @@ def trouble(error: BaseException | None) -> MachineTrouble | None:
         full = NO_ROOM.search(str(error))
         if full:
             return MachineTrouble(f"this machine refuses: {full[0]}")
-        return trouble(error.__cause__ or error.__context__) if _wraps_shortage(error) else None
+        cause = error.__cause__ or error.__context__
+        return trouble(cause) if cause is not None and _is_shortage(cause) else None
     why = error.strerror or str(error) or type(error).__name__
     files = [f"'{os.fsdecode(name)}'" for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
     return MachineTrouble(f"this machine refuses: {why}{f' ({files[0]})' if files else ''}")
 
 
-def _wraps_shortage(error: BaseException) -> bool:
-    """Whether an error was raised because memory, disk or open files ran out beneath it."""
+def _is_shortage(error: BaseException) -> bool:
+    """Whether memory, disk or open files ran out, here or beneath it."""
     cause = error.__cause__ or error.__context__
-    short = isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in SHORT)
-    return cause is not None and (short or _wraps_shortage(cause))
+    short = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in SHORT)
+    return short or (cause is not None and _is_shortage(cause))
 
 
 @contextmanager

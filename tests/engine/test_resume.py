@@ -130,7 +130,7 @@ def test_a_finished_run_gives_its_result_and_is_not_touched(trial):
 
 def test_the_config_and_the_environment_are_there_before_anything_else(trial, monkeypatch):
     run = trial.run({})
-    assert {p.name for p in run.folder.path.iterdir()} == {"config.yaml", "environment.json"}
+    assert {p.name for p in run.folder.path.iterdir()} == {"config.yaml", "environment.json", "lock"}
     found = json.loads((run.folder.path / "environment.json").read_text())
     assert {"python", "torch", "numpy", "capability", "threads_per_process", "commit"} <= found.keys()
 

@@ -54,14 +54,13 @@ class Origin:
     def check(self, kept: dict[str, Any], what: str) -> None:
         """Refuse a checkpoint of another experiment, and say in what it differs."""
         differing = differences(kept["config"], self.config)
-        if all(key.startswith("data.") for key in differing) and kept["federation"] != self.federation:
-            keys = f" ({_first_few(differing)})" if differing else ""
-            raise UsageError(f"{what} belongs to a run on other data{keys}: give the very data that it had")
+        data = all(key.startswith("data.") for key in differing)
         if kept["federation"] != self.federation:
             differing.append("who takes part or holds how many samples of which class")
         if differing:
+            whose, cure = ("a run on other data", ": give the very data it had") if data else ("another experiment", "")
             words = _first_few(differing)
-            raise UsageError(f"{what} belongs to another experiment, from which this one differs in {words}")
+            raise UsageError(f"{what} belongs to {whose}, from which this one differs in {words}{cure}")
 
 
 def _first_few(words: list[str]) -> str:

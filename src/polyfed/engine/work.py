@@ -284,7 +284,11 @@ class World:
 def sentence(error: Exception) -> str:
     """What went wrong, in one line."""
     known = trouble(error)
-    return str(known) if known is not None else f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+    return (
+        str(known)
+        if known is not None
+        else f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+    )
 
 
 def unsendable(outcome: Outcome, error: Exception) -> Outcome:

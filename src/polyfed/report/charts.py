@@ -257,9 +257,10 @@ def told_apart(marks: Sequence[Mark]) -> tuple[list[Mark], str]:
     lines = [mark for mark in marks if isinstance(mark, Line) and mark.finish != "after"]
     places = [x for line in lines for x in line.x]
     width = max(places, default=0.0) - min(places, default=0.0)
-    made, first = [], []
+    made: list[Mark] = []
+    first: list[Line] = []
     for mark in marks:
-        if mark in lines:
+        if isinstance(mark, Line) and mark in lines:
             below = next((line.series for line in first if mark.hides(line, width)), "")
             mark = replace(mark, on=below)
             first += [] if below else [mark]

@@ -72,7 +72,9 @@ def _line(mark: Line, panel: Panel) -> list[Spec]:
     common = {"type": "scatter", "x": x, "y": y, **_hover(said)}
     if mark.finish == "after":
         star = {"symbol": "star", "size": 11, "color": colour, "line": {"width": 1, "color": PAPER}}
-        return [{**common, "mode": "markers", "marker": star, "error_y": _whisker(mark.y, mark.spread, panel.y, colour)}]
+        return [
+            {**common, "mode": "markers", "marker": star, "error_y": _whisker(mark.y, mark.spread, panel.y, colour)}
+        ]
     few = len(x) <= 40
     drawn = {"mode": "lines+markers" if few else "lines", "line": {"color": colour, "width": 2, "dash": _dash(mark)}}
     line = {**common, **drawn, "marker": {"symbol": SHAPES[mark.tint % TINTS], "size": 6, "color": colour}}

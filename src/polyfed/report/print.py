@@ -149,7 +149,10 @@ def _draw(axes: Axes, panel: Panel, letters: int) -> None:
                 _tiles(axes, mark)
     if panel.rule is not None:
         axes.axvline(panel.rule, color="#3c434b", linewidth=0.8, linestyle=":")
-    _scale(axes.xaxis, panel.x, rotate=True, top=axes.get_xlim()[1])
+    limits = axes.get_xlim()
+    _scale(axes.xaxis, panel.x, rotate=True, top=limits[1])
+    if panel.x.finish is not None:
+        axes.set_xlim(limits)  # ticks alone do not make an axis longer
     _scale(axes.yaxis, panel.y)
     axes.set_xlabel("\n".join(textwrap.wrap(panel.x.label, letters)))
     axes.set_ylabel("\n".join(textwrap.wrap(panel.y.label, 34)))
@@ -173,7 +176,15 @@ def _line(axes: Axes, mark: Line, panel: Panel) -> None:
         return
     few = len(mark.x) <= 30
     marker = MARKERS[mark.tint % len(MARKERS)] if few else ""
-    axes.plot(mark.x, y, color=colour, linewidth=1.2, marker=marker, markersize=3, linestyle=GAPS if mark.on else _dash(mark.tint))
+    axes.plot(
+        mark.x,
+        y,
+        color=colour,
+        linewidth=1.2,
+        marker=marker,
+        markersize=3,
+        linestyle=GAPS if mark.on else _dash(mark.tint),
+    )
     if any(mark.spread):
         axes.fill_between(mark.x, y - reach[0], y + reach[1], color=colour, alpha=0.15, linewidth=0)
 

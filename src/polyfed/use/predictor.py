@@ -30,7 +30,7 @@ class Predictor:
     def state_dict(self) -> dict[str, Tensor]:
         """The weights and buffers of the network underneath, by name: what `torch.save` or another library takes.
 
-        It is a copy of the `state_dict` of `model`, which for an ensemble holds every member. An exported graph has none.
+        It is a copy of that of `model`, which for an ensemble holds every member. An exported graph has none.
         """
         if not isinstance(self.model, torch.nn.Module):
             raise UsageError("an exported graph has no state_dict: ask the run's own model, or export as safetensors")

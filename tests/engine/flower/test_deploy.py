@@ -222,7 +222,9 @@ def test_check_counts_the_classes_a_site_has(folder):
     """Six classes with labels up to eight are six."""
     (file,) = (folder / "sites" / "a" / "data").iterdir()
     np.savez(file, x=np.zeros((30, 3), "float32"), y=np.array([0, 2, 3, 4, 6, 8] * 5))
-    assert check.check(folder, "a")[-1].startswith("site a: 30 samples of float32 3, 6 classes (labels up to 8: data.cl")
+    assert check.check(folder, "a")[-1].startswith(
+        "site a: 30 samples of float32 3, 6 classes (labels up to 8: data.cl"
+    )
     np.savez(file, x=np.zeros((30, 3), "float32"), y=np.arange(30) % 3)
     assert check.check(folder, "a")[-1].endswith(", 3 classes")
 

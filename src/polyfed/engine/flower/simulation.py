@@ -24,7 +24,7 @@ from polyfed.engine.flower.grid import PAUSE, WHO, OverGrid, Posted
 from polyfed.engine.flower.node import client_app, place, simulated
 from polyfed.engine.memory import MemoryStore
 from polyfed.engine.work import Job, Outcome, World, sentence
-from polyfed.errors import RunFailed, UsageError
+from polyfed.errors import RunFailed
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 STOPPING = 60  # seconds a simulation may take to end

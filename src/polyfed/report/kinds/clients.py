@@ -99,7 +99,8 @@ def scatter(selection: Selection) -> Chart | None:
                 marks.append(Dots(label, selection.rows.index(row), [x], [y], [label], spread=(across, up)))
         x_axis, y_axis = Axis(FINALLY["global"], "global", PERCENT), Axis(FINALLY[AFTER], "personal", PERCENT)
         panels.append(Panel(setting, x_axis, y_axis, marks if len(marks) > 1 else []))
-    caption = "Mean over seeds; whiskers: one standard deviation, as far as 0 and 100 %. Methods without a global model are not here."
+    spread = "Mean over seeds; whiskers: one standard deviation, as far as 0 and 100 %."
+    caption = f"{spread} Methods without a global model are not here."
     return drawn("scatter", "Global against personal", caption, panels)
 
 

@@ -29,9 +29,9 @@ def check(path: Path, site: str | None = None) -> list[str]:
         raise DataError(f"the site '{unknown[0]}' in {here} is unknown to the server: federation.yaml does not name it")
     for name in server.sites:
         if (here / name / "site.yaml").is_file():
-            site = Site.at(here / name, name)
-            _check_same_federation(server, site)
-            found += check_site(site, with_data=False)
+            member = Site.at(here / name, name)
+            _check_same_federation(server, member)
+            found += check_site(member, with_data=False)
     return found
 
 
