@@ -9,9 +9,11 @@ import torch
 from polyfed.config import Train
 from polyfed.data.samples import Samples
 from polyfed.methods.base import Method, Server, method
-from polyfed.params import Params, head, named
+from polyfed.params import Params, named
 from polyfed.parts.losses import spreadout
 from polyfed.registry import param
+
+ROWS = named("head.weight")
 
 
 @method("fedaws", paper="Yu et al. 2020")
@@ -25,16 +27,15 @@ class FedAwS(Method):
 
     def update(self, server: Server, before: Params, mean: Params) -> None:
         """W <- W - lr grad reg_sp(W), some steps (eq. 7); the bias and the body stay the mean's."""
-        server.live.set(mean)
-        rows = server.model.head.weight.detach().clone()
+        flat, _ = mean.get(ROWS)
+        rows = flat.view(server.task.classes, -1)
         server.fit(
-            lambda batch: spreadout(batch.model.head.weight, self.margin),
-            on=Samples.of(rows, torch.arange(len(rows), device=rows.device), "head"),  # one batch: the loss reads W
-            batch=len(rows),
-            train=named("head.weight"),
+            lambda batch: spreadout(rows, self.margin),
+            on=Samples.of(rows.detach(), torch.arange(len(rows), device=rows.device), "head"),  # nobody looks at them
+            train=[rows],
             steps=self.steps,
             lr=self.lr,
-            rule=Train(momentum=self.momentum),
+            rule=Train(momentum=self.momentum, batch=len(rows)),
         )
-        mean.put(head, *server.live.get(head))
+        mean.put(ROWS, flat)
         super().update(server, before, mean)

@@ -23,7 +23,7 @@ class FedDF(Method):
 
     lr: float = param(0.001, "learning rate of the distillation (Adam)", gt=0)
     batch: int = param(128, "its batch", ge=1)
-    steps: int = param(500, "its steps each round, at most", ge=0)
+    steps: int = param(100, "its steps each round, at most", ge=0)
     patience: int = param(20, "it ends where the mean loss of so many steps is not the lowest so far", ge=1)
 
     def start(self, server: Server) -> None:

@@ -102,7 +102,7 @@ class Stream:
 
 
 def on_plateau(losses: Sequence[Tensor], first: int, patience: int) -> bool:
-    """Whether the latest `patience` losses since the `first` are done and their mean is not the lowest of such means."""
+    """Whether so many losses came since the last look, or since the `first`, and their mean is not the lowest yet."""
     taken = len(losses) - first
     if taken % patience or taken < 2 * patience:
         return False
