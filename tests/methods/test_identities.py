@@ -51,6 +51,13 @@ CHAIN: dict[str, Any] = {
     "ditto": {"method": "ditto"},
     "ecl": {"method": {"name": "ecl", "phase2_epochs": 1}},
     "fedavg-ft": {"method": {"name": "fedavg-ft", "epochs": 1}},
+    "fednova": {"method": "fednova"},  # all take as many steps
+    "fedopt": {"method": {"name": "fedopt", "server": "sgd", "server_lr": 1.0, "momentum": 0.0}},
+    "moon": {"method": {"name": "moon", "mu": 0.0}},
+    "fedmmd": {"method": {"name": "fedmmd", "lam": 0.0}},
+    "fedlc": {"method": {"name": "fedlc", "tau": 0.0}},
+    "fedaws": {"method": {"name": "fedaws", "steps": 0}},
+    "feddf": {"method": {"name": "feddf", "steps": 0}, "split.public": 10},
 }
 
 
@@ -60,7 +67,7 @@ def test_it_is_fedavg_bit_for_bit(ride: Riding, name: str, model: str) -> None:
     assert_is(ride(**CHAIN[name], model=model, **EQUAL), ride("fedavg", model=model, **EQUAL))
 
 
-@pytest.mark.parametrize("name", ["fedprox", "fedper"])
+@pytest.mark.parametrize("name", ["fedprox", "fedper", "fedopt", "fedmmd", "fedlc", "fedaws", "feddf"])
 def test_where_nothing_is_remembered_even_the_fingerprint_is_fedavgs(ride: Riding, name: str) -> None:
     assert ride(**CHAIN[name], model="mlp", **EQUAL).result.fingerprint == ride(**EQUAL, model="mlp").result.fingerprint
 
@@ -91,6 +98,13 @@ def test_maps_upload_with_alpha_1_is_fedavg_run_for_its_first_stage(ride: Riding
         {"name": "fedphp", "lam": 0.5},
         {"name": "map", "alpha": 1.0},
         "scaffold",
+        "fednova",
+        "fedopt",
+        "feddyn",
+        "moon",
+        {"name": "fedmmd", "lam": 1.0},
+        "fedlc",
+        "fedaws",
     ],
     ids=str,
 )

@@ -85,27 +85,31 @@ FLOATS: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
     **dict.fromkeys(["pfedme", "per-fedavg", "fedrod", "flda", "pfedla"], lambda p, p_b, no_bn: (p, p)),
     "lg-fedavg": lambda p, p_b, no_bn: (p - p_b, p - p_b),
     "local": lambda p, p_b, no_bn: (0, 0),
+    **dict.fromkeys(
+        ["fednova", "fedopt", "feddyn", "moon", "fedmmd", "feddf", "fedaws", "fedlc"], lambda p, p_b, no_bn: (p, p)
+    ),
 }
-NUMBERS = {"k-cluster": 1}  # up, beside the floats
+NUMBERS = {"k-cluster": (0, 1), "fednova": (1, 1)}  # down and up, beside the floats
 
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_bytes_are_those_of_the_accounting(ride: Riding, name: str) -> None:
     """On a model without buffers, where P is all there is."""
-    run = ride({"name": name}, data="skewed", model="mlp", rounds=2)
+    run = ride({"name": name}, data="skewed", model="mlp", rounds=2, **_public(name))
     layout = ride("fedavg", data="skewed", model="mlp", rounds=2).layout
     assert layout.size == layout.n_weights
     p, p_b = layout.size, layout.length(body)
-    down, up = FLOATS[name](p, p_b, p)
+    floats, numbers = FLOATS[name](p, p_b, p), NUMBERS.get(name, (0, 0))
+    down, up = (4 * f + 8 * n for f, n in zip(floats, numbers, strict=True))
     for seen in run.of("train"):
-        assert (seen.down.nbytes, seen.up.nbytes) == (4 * down, 4 * up + 8 * NUMBERS.get(name, 0))
+        assert (seen.down.nbytes, seen.up.nbytes) == (down, up)
     trained, finished = run.of("train"), run.of("finish")
     assert len(trained) == 8
     spent = run.result["bytes"]
     assert spent["up"] == sum(s.up.nbytes for s in trained)
     assert spent["down"] == sum(s.down.nbytes for s in trained + finished)
     table = run.result.records("training")
-    assert (int(table["bytes_down"].sum()), int(table["bytes_up"].sum())) == (8 * 4 * down, spent["up"])
+    assert (int(table["bytes_down"].sum()), int(table["bytes_up"].sum())) == (8 * down, spent["up"])
 
 
 @pytest.mark.parametrize("name", ["ecl", "fedavg-ft"])
@@ -152,7 +156,12 @@ def test_with_local_buffers_no_statistic_is_sent(ride: Riding, name: str) -> Non
 
 
 def _method_keys(name: str) -> dict[str, Any]:
-    return {k: v for k, v in SMALL.get(name, {}).items() if k.startswith("method.")}
+    return {k: v for k, v in SMALL.get(name, {}).items() if k.startswith("method.")} | _public(name)
+
+
+def _public(name: str) -> dict[str, Any]:
+    """Samples for a server that cannot do without."""
+    return {k: v for k, v in SMALL.get(name, {}).items() if k == "split.public"}
 
 
 # ---- what is personal, by name
@@ -318,7 +327,7 @@ def test_who_promises_to_need_only_sums_gets_the_same_model_from_sums(ride: Ridi
     assert blind.result.fingerprint == seen.result.fingerprint
 
 
-@pytest.mark.parametrize("name", ["k-cluster", "distfl", "creff", "mupfl", "fedproto", "pfedla"])
+@pytest.mark.parametrize("name", ["k-cluster", "distfl", "creff", "mupfl", "fedproto", "pfedla", "feddf"])
 def test_who_needs_more_than_sums_does_not_promise_and_is_found_out(tmp_path: Path, name: str) -> None:
     assert name not in SUMMING
     with sealed_uploads(), pytest.raises(AssertionError, match="single"):

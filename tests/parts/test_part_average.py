@@ -11,13 +11,21 @@ from polyfed.methods.base import part_message
 from polyfed.methods.fedavg import FedAvg
 from polyfed.methods.fedper import FedPer
 from polyfed.params import body, everything, head
-from polyfed.parts.average import average, shares
+from polyfed.parts.average import average, mean_number, shares
 from polyfed.parts.corrections import pull
 
 
 def test_shares_follow_samples_or_heads() -> None:
     assert shares([1, 3, 4], "sample").tolist() == [0.125, 0.375, 0.5]
     assert shares([1, 3, 4, 9], "uniform").tolist() == [0.25] * 4
+
+
+def test_a_mean_of_numbers_is_weighted_and_that_of_equal_ones_is_exact() -> None:
+    assert mean_number([1.0, 5.0], [1, 3], "sample") == 4.0
+    assert mean_number([1.0, 5.0], [1, 3], "uniform") == 3.0
+    assert all(
+        mean_number([7.0] * n, range(1, n + 1), how) == 7.0 for n in range(1, 50) for how in ("sample", "uniform")
+    )
 
 
 def test_an_average_by_hand_keeps_the_shape() -> None:

@@ -16,7 +16,7 @@ from polyfed.data.samples import Samples
 from polyfed.methods.sites import Client
 from polyfed.models.base import Net
 from polyfed.params import Slice, bn, body, everything, head, last, named, nothing, trunk
-from polyfed.parts.fit import Stream, balanced, shuffled
+from polyfed.parts.fit import Stream, balanced, on_plateau, shuffled
 from polyfed.parts.losses import cross_entropy
 from polyfed.parts.resident import Resident
 
@@ -519,3 +519,45 @@ def test_blocks_epochs_and_positions_taken_ahead_leave_the_same_batches(monkeypa
         else:  # an epoch has six batches, and no piece goes beyond it
             assert blocks.positions(most).tolist() == [position for each in wanted for position in each]
     assert next(blocks)[2].tolist() == expected[12]
+
+
+# ---- ending early
+
+
+@pytest.mark.parametrize(
+    ("losses", "ends"),
+    [
+        ([], False),
+        ([5.0, 5.0], False),  # there is nothing to compare with
+        ([5.0, 5.0, 9.0], False),  # not yet two more
+        ([5.0, 5.0, 6.0, 3.0], False),  # 4.5 is below 5
+        ([5.0, 5.0, 6.0, 4.0], True),  # 5 is not
+        ([5.0, 5.0, 1.0, 1.0, 2.0, 2.0], True),  # below the first, but not the lowest
+    ],
+)
+def test_a_plateau_is_where_a_mean_is_not_the_lowest(losses: list[float], ends: bool) -> None:
+    for before in ([], [0.1]):  # of another fit
+        assert on_plateau([torch.tensor(v) for v in before + losses], len(before), 2) == ends
+
+
+@pytest.mark.parametrize(("rise", "taken"), [(False, 12), (True, 6)])
+def test_a_fit_with_patience_ends_where_its_loss_rises(rise: bool, taken: int) -> None:
+    client = by_hand.client(by_hand.resident(), by_hand.some(12), train={"batch": 4})
+    client.fit(cross_entropy, steps=2)
+    seen: list[int] = []
+
+    def loss(batch: Any) -> Tensor:
+        seen.append(len(batch))
+        return cross_entropy(batch) * 0 + (len(seen) if rise else -len(seen))
+
+    assert client.fit(loss, steps=12, patience=3) == taken
+    assert client.steps == 2 + taken
+    assert client.fit(cross_entropy, steps=4) == 4, "nobody asked for it"
+
+
+def test_patience_on_rows_under_a_head() -> None:
+    """Where the gradient is known in closed form, too: a rate that leaps ends it."""
+    client = by_hand.client(by_hand.resident(), by_hand.some(12), train={"batch": 12})
+    rows = client.features("head")
+    assert client.fit(cross_entropy, on=rows, train=head, steps=40, lr=1e-3, patience=4) == 40
+    assert client.fit(cross_entropy, on=rows, train=head, steps=40, lr=500.0, patience=4) < 40

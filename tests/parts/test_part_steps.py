@@ -17,7 +17,7 @@ from polyfed.parts.corrections import pull
 from polyfed.parts.fit import Fit
 from polyfed.parts.losses import cross_entropy
 from polyfed.parts.resident import Batch, Resident
-from polyfed.parts.steps import Adam, Maml, Moreau, adam, maml, moreau, sgd
+from polyfed.parts.steps import Adam, Maml, Moreau, adam, maml, momentum_reach, moreau, sgd
 
 
 def gradient_at(home: Resident, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -236,3 +236,24 @@ def test_a_step_that_was_not_made_is_refused(step: type[Maml] | type[Moreau]) ->
     client = by_hand.client(by_hand.resident(), by_hand.some(12))
     with pytest.raises(UsageError, match="a step is made by"):
         client.fit(cross_entropy, step=step)
+
+
+# ---- how far steps reach
+
+
+@pytest.mark.parametrize(
+    ("momentum", "nesterov", "pull", "reach"),
+    [
+        (0.0, False, 0.0, 3.0),
+        (0.5, False, 0.0, 1 + 1.5 + 1.75),
+        (0.5, True, 0.0, 1.5 + 1.75 + 1.875),
+        (0.0, False, 0.1, 1 + 0.9 + 0.81),
+        (0.5, False, 0.1, 1 + (0.5 + 0.9) + (0.7 + 1 - 0.24)),  # velocities 1, 1.4 and 1.46
+        (0.5, True, 0.1, 1.5 + (0.85 + 0.5 * 1.35) + (1 - 0.3025 + 0.5 * (0.675 + 0.6975))),
+    ],
+)
+def test_three_steps_reach_as_far_as_worked_out_by_hand(
+    momentum: float, nesterov: bool, pull: float, reach: float
+) -> None:
+    assert momentum_reach(3, momentum, nesterov, pull) == pytest.approx(reach, rel=1e-12)
+    assert momentum_reach(3, momentum, nesterov, 1e-12) == pytest.approx(momentum_reach(3, momentum, nesterov))

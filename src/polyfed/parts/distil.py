@@ -1,8 +1,14 @@
 """What a model learns from another: distillation and feature matching."""
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from polyfed.data.samples import Samples
+from polyfed.params import Params
+from polyfed.parts.resident import Frozen, in_batches
 
 
 def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
@@ -26,3 +32,19 @@ def mmd(x: Tensor, y: Tensor, kernels: int = 5) -> Tensor:
     k = sum(torch.exp(-distances / (base * 2.0 ** (i - kernels // 2))) for i in range(kernels))
     assert isinstance(k, Tensor)
     return k[:n, :n].mean() + k[n:, n:].mean() - k[:n, n:].mean() - k[n:, :n].mean()
+
+
+def contrast(rows: Tensor, towards: Tensor, away: Tensor, temperature: float) -> Tensor:
+    """Mean over rows of -log(e^(a / t) / (e^(a / t) + e^(b / t))), a and b the cosines with `towards` and `away`."""
+    nearer = F.cosine_similarity(rows, away) - F.cosine_similarity(rows, towards)
+    return F.softplus(nearer / temperature).mean()
+
+
+def mean_logits(frozen: Frozen, models: Iterable[Params], on: Samples) -> Tensor:
+    """The mean of what several models answer, a row for each sample; they take turns in the frozen copy."""
+    total, count = torch.zeros(()), 0
+    for count, params in enumerate(models, start=1):
+        frozen.params.set(params)
+        answers = in_batches(frozen.model, on, 128)
+        total = answers if count == 1 else total.add_(answers)
+    return total / count

@@ -101,6 +101,15 @@ class Stream:
         return x[here], y[here]
 
 
+def on_plateau(losses: Sequence[Tensor], first: int, patience: int) -> bool:
+    """Whether so many losses came since the last look, or since the `first`, and their mean is not the lowest yet."""
+    taken = len(losses) - first
+    if taken % patience or taken < 2 * patience:
+        return False
+    means = torch.stack(list(losses[first:])).view(-1, patience).mean(1)
+    return bool(means[-1] >= means[:-1].min())
+
+
 class Fit:
     """One fit under way; a step asks it for batches and gradients and moves its weights."""
 
@@ -142,14 +151,16 @@ class Fit:
                 self._kept[key] = view.new_zeros(()) if scalar else torch.zeros_like(view)
         return [self._kept[key] for key in keys]
 
-    def run(self, steps: int, step: Step) -> int:
-        """Take that many steps; return how many were really taken."""
-        before = self.tally.steps
-        if self.parameters and step is sgd and closed_form.applies(self):
+    def run(self, steps: int, step: Step, patience: int | None = None) -> int:
+        """Take that many steps, or as many as lower the loss; return how many were really taken."""
+        before, first = self.tally.steps, len(self.tally.losses)
+        if self.parameters and step is sgd and patience is None and closed_form.applies(self):
             closed_form.descend(self, steps)
         elif self.parameters:
             for _ in range(steps):
                 step(self)
+                if patience is not None and on_plateau(self.tally.losses, first, patience):
+                    break
         self.trained.release()
         return self.tally.steps - before
 

@@ -49,6 +49,18 @@ def balanced_cross_entropy(counts: Tensor) -> LogitLoss:
     return LogitLoss(shift=counts.to(torch.float32).log())
 
 
+def calibrated_cross_entropy(counts: Tensor, tau: float) -> LogitLoss:
+    """FedLC's calibration: tau n_c^(-1/4) is taken from the logits; a class without samples counts as 1e-8 of one."""
+    return LogitLoss(shift=-tau * counts.to(torch.float32).clamp(min=1e-8).pow(-0.25))
+
+
+def spreadout(rows: Tensor, margin: float) -> Tensor:
+    """FedAwS's regulariser: the mean over pairs of max(0, margin - d)^2, d = (1 - cos) / 2 their distance."""
+    directions = F.normalize(rows, dim=1)
+    near = (margin - (1 - directions @ directions.t()) / 2).clamp(min=0).square()
+    return (near.sum() - near.diagonal().sum()) / max(len(rows) * (len(rows) - 1), 1)
+
+
 def restricted(logits: Tensor, factors: Tensor) -> Tensor:
     """FedRS's restricted softmax: each class's logit times its factor."""
     return logits * factors

@@ -156,10 +156,18 @@ def _numbers(call: str, *given: float) -> None:
         raise UsageError(f"a step is made by {call} of numbers")
 
 
-def momentum_reach(steps: int, momentum: float, nesterov: bool = False) -> float:
+def momentum_reach(steps: int, momentum: float, nesterov: bool = False, pull: float = 0.0) -> float:
     """How many plain steps so many with momentum are worth under a constant gradient: sum_j (1 - rho^j) / (1 - rho).
 
-    FedNova calls it a_k (Wang et al. 2020). With Nesterov's momentum every step is one power ahead.
+    FedNova calls it a_k (Wang et al. 2020). With Nesterov's momentum every step is one power ahead. A proximal pull of
+    `pull` = lr mu makes all of them shorter: without momentum a <- (1 - pull) a + 1.
     """
+    if pull:
+        far = velocity = 0.0
+        for _ in range(steps):
+            gradient = 1 - pull * far
+            velocity = momentum * velocity + gradient
+            far += gradient + momentum * velocity if nesterov else velocity
+        return far
     ahead = momentum if nesterov else 1.0
     return (steps - ahead * momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)

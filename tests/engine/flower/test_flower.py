@@ -41,6 +41,14 @@ METHODS = {
     "fedrod": {},
     "flda": {},
     "pfedla": {},
+    "fednova": {},
+    "fedopt": {"method.server": "yogi"},
+    "feddyn": {},
+    "moon": {},
+    "fedmmd": {},
+    "feddf": {"split.public": 10, "method.steps": 5},
+    "fedaws": {},
+    "fedlc": {},
 }
 
 

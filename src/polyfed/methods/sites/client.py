@@ -1,5 +1,6 @@
 """The client as a method sees it: its data, its memory and what it received."""
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from polyfed.message import Bundle, Memory
 from polyfed.methods.sites.site import Site, Task
 from polyfed.params import Params, body, trunk
 from polyfed.parts.fit import Augment, Loss
-from polyfed.parts.resident import Batch, Cut, Resident, in_batches
+from polyfed.parts.resident import Batch, Cut, Frozen, Resident, in_batches
 
 
 class Client(Site):
@@ -32,7 +33,7 @@ class Client(Site):
         self.id, self.data, self.counts, self.received, self.memory = id, data, counts, received, memory
         self.shared = received.get("w", resident.initial)
         self.new = len(memory) == 0
-        self.scratch = Bundle()  # what the hooks pass to each other; it is dropped when the work ends
+        self.scratch: Any = Bundle()  # what the hooks pass to each other; it is dropped when the work ends
         self._features: dict[str, tuple[Tensor, Samples]] = {}
 
     @property
@@ -52,6 +53,11 @@ class Client(Site):
     def load(self, params: Params) -> None:
         """Make these the live values."""
         self.live.set(params)
+
+    @cached_property
+    def global_model(self) -> Frozen:
+        """The model that it received, frozen for the whole of this work; made when somebody asks for it."""
+        return self.frozen(self.received.w)
 
     def halves(self, share: float = 0.5) -> tuple[int, int]:
         """A round's steps in two stages, each of at least one step (MAP, algorithm 1)."""

@@ -12,7 +12,7 @@ from polyfed.data.samples import Samples
 from polyfed.message import Message, State
 from polyfed.methods.sites.site import Site, Task
 from polyfed.params import Params, Slice
-from polyfed.parts.average import average, shares
+from polyfed.parts.average import average, mean_number, shares
 from polyfed.parts.resident import Resident
 
 
@@ -83,6 +83,8 @@ class Server(Site):
     def average(self, uploads: Sequence[Upload], name: str = "w", weighting: str | None = None) -> Any:
         """The weighted average of a field; for the model's slice, the shared model with that slice replaced."""
         rows = [u.message[name] for u in uploads]
+        if not isinstance(rows[0], Tensor):
+            return mean_number(rows, [u.n for u in uploads], weighting or self.weighting)
         mean = average(rows, self.weights(uploads, weighting))
         # integer buffers are never averaged: the first contributor's are taken (docs/changed-from-papers.md)
         return self.model_of(uploads[0], mean) if name == "w" else mean

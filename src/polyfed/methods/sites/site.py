@@ -125,6 +125,7 @@ class Site:
         go_on: bool = False,
         rule: Train | None = None,
         key: str = "batches",
+        patience: int | None = None,
     ) -> int:
         """The one training loop, on the resident model; gives the steps taken.
 
@@ -143,6 +144,7 @@ class Site:
             go_on: Whether the momentum and the batches of the fit before go on.
             rule: Momentum, decay, clipping and the defaults above; by default the run's `train`.
             key: The name of the random order of batches; under any but the usual one all sites draw the same order.
+            patience: End early where the loss no longer falls: its mean over so many steps is not the lowest so far.
         """
         if len(on) == 0:
             return 0
@@ -155,7 +157,7 @@ class Site:
         lr = self.lr if lr is None else lr
         watched = loss if isinstance(loss, LogitLoss) else self._watched(loss)
         work = Fit(self.resident, watched, stream, rule, lr, train, bn, correct, self.tally, kept)
-        taken = work.run(steps, step)
+        taken = work.run(steps, step, patience)
         self.resident.modes.set(training=False)
         return taken
 
