@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from polyfed.parts.cluster import (
@@ -18,7 +17,6 @@ from polyfed.parts.cluster import (
     group_adaptively,
     group_fixed,
     inner_products,
-    k_means,
     plane,
     similarity,
     spread,
@@ -196,20 +194,6 @@ def test_updates_that_differ_by_rounding_alone_are_one_cluster(apart: float, clu
     gram = torch.ones(4, 4, dtype=torch.float64)
     gram[:2, 2:] = gram[2:, :2] = 1 - apart
     assert group_adaptively(gram, 2, 2, seed=0).kappa == clusters
-
-
-def test_k_means_takes_the_best_of_ten_restarts() -> None:
-    """On these points the tenth is better than the nine before it, and an eleventh would be better still."""
-    points = np.random.default_rng(211).normal(size=(40, 2))
-
-    def spread(labels: list[int]) -> float:
-        groups = [points[np.array(labels) == label] for label in set(labels)]
-        return float(sum(((mine - mine.mean(0)) ** 2).sum() for mine in groups))
-
-    ten = spread(k_means(points, 7, seed=211))
-    restarts = {n: KMeans(7, n_init=n, random_state=211).fit(points).inertia_ for n in (9, 10, 11)}
-    assert ten == pytest.approx(restarts[10])
-    assert restarts[9] > ten + 1e-3 > ten > restarts[11] + 1e-3
 
 
 # ---- eqs. 7, 14, 15

@@ -90,7 +90,7 @@ def test_blocks_do_not_show(size: int, gathered: int, monkeypatch: pytest.Monkey
 
 def test_listeners_are_told_of_every_step() -> None:
     home, heard = by_hand.resident(), []
-    home.listeners.append(SimpleNamespace(after_step=lambda loss: heard.append(float(loss))))
+    home.listeners.append(SimpleNamespace(training=True, after_step=lambda loss: heard.append(float(loss))))
     client = by_hand.client(home, by_hand.some(6), train=PLAIN)
     client.fit(cross_entropy, on=rows(), steps=7, train=head)
     assert heard == [float(loss) for loss in client.tally.losses]

@@ -6,6 +6,7 @@ slice that has a threshold of its own: a channel, all channels together, or a wh
 with that threshold is the activation value, as in the text (`compare="activation"`), or its place in the map.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ class BAVD(nn.Module):
         """The activations, masked while training; unchanged in testing."""
         if not self.training:
             return h
-        self._seen = self.rows(h.detach().mean(0))  # before the mask
+        self._seen = self.rows(mean_sample(h.detach()))  # before the mask
         return h if self.map is None else self.masked(h)
 
     def rows(self, seen: Tensor) -> Tensor:
@@ -70,7 +71,7 @@ class BAVD(nn.Module):
     def mask(self, h: Tensor) -> Tensor:
         """True or 1 where a value is kept, slice by slice; a slice whose map is constant is kept whole."""
         assert self.map is not None
-        low, high = self.map.aminmax(dim=1, keepdim=True)
+        low, high = self.map.amin(1, keepdim=True), self.map.amax(1, keepdim=True)
         flat = low == high  # nothing to tell apart: nothing is masked
         per_slice, per_position = (-1, *[1] * (h.dim() - 2)), (-1, *h.shape[2:])
         if self.soft:
@@ -93,7 +94,7 @@ class BAVD(nn.Module):
         if seen is None:  # asked first: a head is tuned in many steps, and a module's attributes are slow to set
             return
         self._seen = None
-        if not torch.isfinite(loss):
+        if not math.isfinite(loss):
             return
         if self.map is None or self.loss is None:
             self.map = seen
@@ -101,6 +102,13 @@ class BAVD(nn.Module):
             fall = self.loss - loss
             self.map = self.map + (fall if self.psi == "improvement" else -fall) * seen
         self.loss = loss
+
+
+def mean_sample(h: Tensor) -> Tensor:
+    """The mean over a batch, taken in the order of memory: where channels lie last the other order is much slower."""
+    if h.dim() == 4 and h.is_contiguous(memory_format=torch.channels_last):
+        return h.permute(0, 2, 3, 1).flatten(1).mean(0).view(*h.shape[2:], -1).permute(2, 0, 1)
+    return h.mean(0)
 
 
 def normalised(rows: Tensor) -> Tensor:

@@ -35,41 +35,40 @@ def descend(fit: "Fit", steps: int) -> None:
     head, loss = fit.resident.model.head, fit.loss
     assert isinstance(head, nn.Linear)
     assert isinstance(loss, LogitLoss)
-    block = _Block(fit, loss, head.out_features)
+    block = _Block(fit, loss, head.out_features, steps)
     moves = dict(zip(map(id, fit.parameters), _moves(fit), strict=True))
     weight, bias = moves[id(head.weight)], None if head.bias is None else moves[id(head.bias)]
     w, column = weight.value, None if bias is None else bias.value[:, None]
     shift = None if loss.shift is None else loss.shift[:, None]
-    ones = torch.ones(fit.stream.size, device=w.device)
     while steps > 0:
-        # what can be done for many batches at once is done by the block; a step is left with five operators
+        # what can be done for many batches at once is done by the block; a step is left with four operators
         said = []
-        for n, x, columns, aim in block.gathered(steps):
+        for scale, x, columns, aim, ones in block.gathered(steps):
             # a column per sample: softmax over ten rows is ten times as fast as over ten columns
             z = torch.mm(w, columns) if column is None else torch.addmm(column, w, columns)
             if shift is not None:
                 z += shift
             d = torch.softmax(z, 0)
             d -= aim
-            weight.by_product(d, x, block.total / n)
+            weight.by_product(d, x, scale)
             if bias is not None:
-                bias.by_product(d, ones[:n], block.total / n)
+                bias.by_product(d, ones, scale)
             said.append(z)
-        losses = block.losses(torch.cat(said, 1))
-        fit.took(losses, block.n)
+        fit.took(block.losses(torch.cat(said, 1)), len(block.rows))
         steps -= len(said)
 
 
-Rows = tuple[int, Tensor, Tensor, Tensor]  # of a batch: how many, x, x transposed, goals transposed
+Rows = tuple[float, Tensor, Tensor, Tensor, Tensor]  # of a batch: factor of its gradient, x, x and goals transposed, ones
 
 
 class _Block:
     """Some batches of the stream: features, goals and constants lie side by side, so that one gather brings them all.
 
-    It is gathered into the same memory every time: that stays in the cache, and its batches are views made once.
+    It is gathered into the same memory every time: that stays in the cache, and its batches are views made once. Where
+    epochs are short it holds several whole ones, for what is done once in a while is slow: it comes with a cold cache.
     """
 
-    def __init__(self, fit: "Fit", loss: LogitLoss, classes: int):
+    def __init__(self, fit: "Fit", loss: LogitLoss, classes: int, steps: int):
         self.stream, self.loss, self.classes = fit.stream, loss, classes
         samples = fit.stream.samples
         x, _ = samples.take(torch.arange(len(samples), device=samples.rows.device))
@@ -78,35 +77,44 @@ class _Block:
         self.total = 1 + loss.weight
         parts = [x, goals.div_(self.total)] if constants is None else [x, goals.div_(self.total), constants[:, None]]
         self.width, self.table = x.shape[1], torch.cat(parts, 1)
-        self.most = min(fit.stream.per_epoch, fit.stream.batches_in_cache(self.table))
+        most, epoch = fit.stream.batches_in_cache(self.table), fit.stream.per_epoch
+        self.most = min(steps, max(most // epoch * epoch, min(most, epoch)))
         self.room = torch.empty(self.most * fit.stream.size, self.table.shape[1], device=x.device)
-        self.batches = [self._views(rows) for rows in self.room.split(fit.stream.size)]
-        self.n = 0
+        self.ones = torch.ones(fit.stream.size, device=x.device)
+        self._cut([])
 
     def gathered(self, steps: int) -> list[Rows]:
         """The next batches, at most so many."""
-        index = self.stream.positions(min(steps, self.most))
-        self.n, size = len(index), self.stream.size
-        torch.index_select(self.table, 0, index, out=self.room[: self.n])
-        whole, rest = divmod(self.n, size)
-        short = [self._views(self.room[whole * size : self.n])] if rest else []
-        return self.batches[:whole] + short
+        index: list[Tensor] = []
+        lengths: list[int] = []
+        while len(lengths) < min(steps, self.most):
+            index.append(self.stream.positions(min(steps, self.most) - len(lengths)))
+            whole, rest = divmod(len(index[-1]), self.stream.size)
+            lengths += [self.stream.size] * whole + [rest] * (rest > 0)
+        if lengths != self.lengths:
+            self._cut(lengths)
+        torch.index_select(self.table, 0, torch.cat(index), out=self.rows)
+        return self.batches
+
+    def _cut(self, lengths: list[int]) -> None:
+        """Let the next batches have these lengths."""
+        self.lengths, self.rows = lengths, self.room[: sum(lengths)]
+        self.counts = torch.tensor(lengths, device=self.room.device)
+        self.batches = [self._views(rows) for rows in self.rows.split(lengths)] if lengths else []
 
     def _views(self, rows: Tensor) -> Rows:
-        x = rows[:, : self.width]
-        return len(rows), x, x.t(), rows[:, self.width : self.width + self.classes].t()
+        x, goals = rows[:, : self.width], rows[:, self.width : self.width + self.classes]
+        return self.total / len(rows), x, x.t(), goals.t(), self.ones[: len(rows)]
 
     def losses(self, z: Tensor) -> list[Tensor]:
         """The mean loss of each gathered batch, from the logits of all."""
-        rows, log_p = self.room[: self.n], torch.log_softmax(z, 0)
+        log_p = torch.log_softmax(z, 0)
         if self.loss.shift is not None:  # a class that left the softmax has log p = -inf and is nobody's goal
             log_p = log_p.clamp(min=torch.finfo(log_p.dtype).min)
-        each = (log_p.t() * rows[:, self.width : self.width + self.classes]).sum(1) * -self.total
+        each = (log_p.t() * self.rows[:, self.width : self.width + self.classes]).sum(1) * -self.total
         if self.loss.teacher is not None:
-            each += rows[:, -1]
-        whole = self.n // self.stream.size * self.stream.size
-        means = list(each[:whole].view(-1, self.stream.size).mean(1).unbind())
-        return [*means, each[whole:].mean()] if whole < self.n else means
+            each += self.rows[:, -1]
+        return list(torch.segment_reduce(each, "mean", lengths=self.counts).unbind())
 
 
 def _moves(fit: "Fit") -> list["_Move"]:

@@ -1,6 +1,5 @@
 """Grouping clients by their updates: cosines, and k-means on similarities as in ACMU (MuPFL 3.4)."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from polyfed.parts.average import average, shares
 from polyfed.parts.chunks import in_chunks, ranges
+from polyfed.parts.k_means import k_means, silhouette
 
 PAIRED = 128  # rows whose products are taken together
 CHUNKS = 16  # chunks of the columns of a Gram matrix, which are summed separately
@@ -104,21 +104,10 @@ class Grouping(Labelled):
     scores: dict[int, float] = field(default_factory=dict)  # S_k by number of clusters tried
 
 
-def k_means(points: np.ndarray, k: int, seed: int) -> list[int]:
-    """Labels of k-means++ with ten restarts; equal points cannot fill k groups, then there are fewer."""
-    from sklearn.cluster import KMeans
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fewer distinct points than clusters is handled here
-        return KMeans(k, n_init=10, random_state=seed % 2**32).fit(points).labels_.tolist()
-
-
 def group_adaptively(gram: Tensor, least: int, most: int, seed: int) -> Grouping:
     """Eqs. 9-13: the number of clusters with the best silhouette; one where nothing separates."""
-    from sklearn.metrics import silhouette_score
-
     count = len(gram)
-    distances = (1 - gram).clamp(min=0).fill_diagonal_(0).numpy()
+    distances = (1 - gram).clamp(min=0).fill_diagonal_(0)
     scores: dict[int, float] = {}
     found = {0: [0] * count}
     if count > 2 and distances.max() > 1e-12:
@@ -126,7 +115,7 @@ def group_adaptively(gram: Tensor, least: int, most: int, seed: int) -> Grouping
         for k in range(least, min(most, count - 1) + 1):
             labels = k_means(points, k, seed)
             if 1 < len(set(labels)) < count:
-                found[k], scores[k] = labels, float(silhouette_score(distances, labels, metric="precomputed"))
+                found[k], scores[k] = labels, silhouette(distances, labels)
     # one cluster scores 0: a grouping with a lower silhouette separates nothing
     best = max(found, key=lambda k: (scores.get(k, 0.0), -k))
     return Grouping(found[best], scores)

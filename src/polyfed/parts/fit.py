@@ -133,6 +133,7 @@ class Fit:
         self.values = [p.detach() for p in self.parameters]  # the same memory, outside of autograd
         self.velocity = self.kept("velocity") if rule.momentum else []
         self._norms = resident.norms_in_training()
+        self._listeners = [layer for layer in resident.listeners if layer.training]
         self.last_loss = torch.tensor(math.nan)
 
     @property
@@ -221,15 +222,15 @@ class Fit:
         return found
 
     def moved(self) -> None:
-        """Count a step and tell the layers that listen."""
+        """Count a step and tell the layers in training that listen."""
         self.took([self.last_loss])
 
     def took(self, losses: Sequence[Tensor], samples: int = 0) -> None:
-        """Count steps by their losses, with samples not counted yet, and tell the layers that listen."""
+        """Count steps by their losses, with samples not counted yet, and tell the layers in training that listen."""
         self.tally.steps += len(losses)
         self.tally.samples += samples
         self.tally.travelled += len(losses) * self.lr
         self.tally.losses += losses
-        for listener in self.resident.listeners:
+        for listener in self._listeners:
             for loss in losses:
                 listener.after_step(loss)  # type: ignore[operator]
