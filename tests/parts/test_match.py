@@ -13,8 +13,8 @@ from polyfed.models.base import Net
 from polyfed.parts.match import (
     class_gradients,
     class_means,
+    distance_slope,
     drawn,
-    gradient_distance,
     head_gradients,
     labelled,
     linear,
@@ -138,6 +138,17 @@ A = [[[1.0, 2.0, 3.0], [0.0, 1.0, -1.0]]]
 B = [[[2.0, 1.0, 0.5], [1.0, 1.0, 4.0]]]
 
 
+def gradient_distance(found: Tensor, goal: Tensor, bias: bool, flat: bool) -> Tensor:
+    """Eq. 20 as a distance, summed over classes: 1 - cos of the whole gradient, or of each row and of the bias."""
+    if flat:
+        parts = [(found.flatten(1), goal.flatten(1))]
+    elif bias:
+        parts = [(found[..., :-1], goal[..., :-1]), (found[..., -1], goal[..., -1])]
+    else:
+        parts = [(found, goal)]
+    return torch.stack([(1 - torch.cosine_similarity(a, b, dim=-1)).sum() for a, b in parts]).sum()
+
+
 @pytest.mark.parametrize(
     ("bias", "flat", "expected"),
     [
@@ -153,6 +164,20 @@ def test_eq_20_as_a_distance_by_hand(bias: bool, flat: bool, expected: float) ->
     twice = gradient_distance(found.repeat(2, 1, 1), goal.repeat(2, 1, 1), bias, flat)
     assert float(twice) == pytest.approx(2 * expected, abs=1e-5)  # a sum over classes, not their mean
     assert float(gradient_distance(found, 3 * found, bias, flat)) == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("flat", [True, False])
+def test_the_slope_of_eq_20_is_what_autograd_finds(bias: bool, flat: bool) -> None:
+    found, goal = random(3, C, D).requires_grad_(True), random(3, C, D, seed=1)
+    (expected,) = torch.autograd.grad(gradient_distance(found, goal, bias, flat), [found])
+    assert torch.allclose(distance_slope(found.detach(), goal, bias, flat), expected, atol=1e-5)
+
+
+def test_a_gradient_of_zero_has_a_finite_slope() -> None:
+    found, goal = torch.zeros(1, C, D), random(1, C, D)
+    for bias in (True, False):
+        assert torch.allclose(distance_slope(found, goal, bias, flat=False), -goal / 1e-6)
 
 
 @pytest.mark.parametrize("bias", [True, False])

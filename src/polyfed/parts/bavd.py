@@ -74,6 +74,7 @@ class BAVD(nn.Module):
         low, high = self.map.amin(1, keepdim=True), self.map.amax(1, keepdim=True)
         flat = low == high  # nothing to tell apart: nothing is masked
         per_slice, per_position = (-1, *[1] * (h.dim() - 2)), (-1, *h.shape[2:])
+        # min-max is affine: the normalised map has the normalised mean, and comparing M with mean(M) is the same
         if self.soft:
             chance = 0.5 + 0.5 * between(self.map, low, high)
             return (torch.rand_like(h) < chance.view(per_position)) | flat.view(per_slice)
@@ -81,17 +82,17 @@ class BAVD(nn.Module):
             best = self.map.topk(max(1, round(self.keep_ratio * self.map.shape[1])), dim=1).indices
             keep = torch.zeros_like(self.map, dtype=torch.bool).scatter(1, best, True)
         elif self.compare == "activation":
-            floor = between(self.map, low, high).mean(1).masked_fill(flat[:, 0], -torch.inf)
+            floor = between(self.map.mean(1, keepdim=True), low, high).masked_fill(flat, -torch.inf)
             # as numbers: a product with truth values would turn them into numbers twice, forward and backward
             return torch.ge(h.detach(), floor.view(per_slice), out=torch.empty_like(h))
-        else:  # min-max is affine: comparing M with mean(M) is the same
+        else:
             keep = self.map >= torch.minimum(self.map.mean(1, keepdim=True), high)
         return (keep | flat).view(per_position)
 
     def after_step(self, loss: Tensor) -> None:
         """Eq. 6: M(0) = h(0), M(l) = M(l - 1) + psi(l) h(l); a frozen layer saw nothing, a NaN loss says nothing."""
         seen = self._seen
-        if seen is None:  # asked first: a head is tuned in many steps, and a module's attributes are slow to set
+        if seen is None:
             return
         self._seen = None
         if not math.isfinite(loss):

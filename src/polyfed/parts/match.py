@@ -29,11 +29,21 @@ def linear(layer: nn.Module) -> Head:
 
 def head_gradients(rows: Tensor, y: Tensor, head: Head) -> Tensor:
     """Mean over rows [..., n, d] of grad_v CE(v . h_j, y_j), in closed form: [..., C, d (+ 1 for the bias)]."""
+    _, error = _errors(rows, nn.functional.one_hot(y, len(head[0])).mT, head)
+    return _gradients(rows, error, head)
+
+
+def _errors(rows: Tensor, goals: Tensor, head: Head) -> tuple[Tensor, Tensor]:
+    """Probabilities [..., C, n], and the gradient of the mean cross-entropy in the logits, a column per sample."""
     weight, bias = head
-    logits = rows @ weight.T + (0 if bias is None else bias)
-    error = (logits.softmax(-1) - nn.functional.one_hot(y, len(weight))) / rows.shape[-2]
-    gradient = error.transpose(-1, -2) @ rows
-    return gradient if bias is None else torch.cat([gradient, error.sum(-2).unsqueeze(-1)], -1)
+    logits = weight @ rows.mT  # softmax over ten rows is ten times as fast as over ten columns
+    p = (logits if bias is None else logits + bias[:, None]).softmax(-2)
+    return p, (p - goals) / rows.shape[-2]
+
+
+def _gradients(rows: Tensor, error: Tensor, head: Head) -> Tensor:
+    gradient = error @ rows
+    return gradient if head[1] is None else torch.cat([gradient, error.sum(-1, keepdim=True)], -1)
 
 
 def drawn(count: int, size: int, draws: int, rng: np.random.Generator) -> Tensor:
@@ -76,19 +86,21 @@ def class_means(sent: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return torch.tensor([*means], dtype=torch.int64), torch.stack([*means.values()]) if means else torch.empty(0)
 
 
-def gradient_distance(found: Tensor, goal: Tensor, bias: bool, flat: bool) -> Tensor:
-    """Eq. 20 as a distance, summed over classes: 1 - cos of the whole gradient, or of each row and of the bias."""
+def distance_slope(found: Tensor, goal: Tensor, bias: bool, flat: bool) -> Tensor:
+    """Of eq. 20 as a distance, 1 - cos of a class's whole gradient or of each row and of the bias: its gradient."""
     if flat:
-        parts = [(found.flatten(1), goal.flatten(1))]
-    elif bias:
-        parts = [(found[..., :-1], goal[..., :-1]), (found[..., -1], goal[..., -1])]
-    else:
-        parts = [(found, goal)]
-    return torch.stack([(1 - _cos(a, b)).sum() for a, b in parts]).sum()
+        return _turn(found.flatten(1), goal.flatten(1)).view_as(found)
+    if not bias:
+        return _turn(found, goal)
+    return torch.cat([_turn(found[..., :-1], goal[..., :-1]), _turn(found[..., -1], goal[..., -1])[..., None]], -1)
 
 
-def _cos(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1) + EPS)
+def _turn(a: Tensor, b: Tensor) -> Tensor:
+    """The gradient in a of 1 - <a, b> / (|a| |b| + eps), where a is 0 that of the product alone."""
+    long, goal = a.norm(dim=-1, keepdim=True), b.norm(dim=-1, keepdim=True)
+    whole = long * goal + EPS
+    cos = (a * b).sum(-1, keepdim=True) / whole
+    return (a * (cos * goal / long.clamp(min=torch.finfo(a.dtype).tiny)) - b) / whole
 
 
 def match_features(
@@ -99,16 +111,24 @@ def match_features(
     work = features[0].numel() * len(head[0])  # of one class
 
     def moved(some: slice) -> Tensor:  # classes are independent of each other
-        rows, goal = features[some], goals[some]
-        y = classes[some, None].expand(rows.shape[:2])
+        rows, y = features[some], nn.functional.one_hot(classes[some], len(head[0]))[..., None]
         for _ in range(steps):
-            rows = rows.detach().requires_grad_(True)
-            distance = gradient_distance(head_gradients(rows, y, head), goal, head[1] is not None, flat)
-            (slope,) = torch.autograd.grad(distance, [rows])
-            rows = rows - lr * slope
-        return rows.detach()
+            rows = rows.sub(_matching_slope(rows, y, goals[some], head, flat), alpha=lr)
+        return rows
 
     return torch.cat(in_chunks(moved, ranges(len(classes), -(-WORTH // work), CLASS_CHUNKS))).cpu()
+
+
+def _matching_slope(rows: Tensor, y: Tensor, goal: Tensor, head: Head, flat: bool) -> Tensor:
+    """The gradient of the distance in the features: through the products with the errors, and through the errors."""
+    p, error = _errors(rows, y, head)
+    by = distance_slope(_gradients(rows, error, head), goal, head[1] is not None, flat)
+    by_weight, by_bias = by[..., : rows.shape[-1]], by[..., rows.shape[-1] :]
+    by_error = by_weight @ rows.mT
+    if head[1] is not None:
+        by_error += by_bias
+    by_logits = p * (by_error - (p * by_error).sum(-2, keepdim=True)) / rows.shape[-2]
+    return error.mT @ by_weight + by_logits.mT @ head[0]
 
 
 def labelled(features: Tensor, classes: Tensor, device: torch.device) -> Samples:
