@@ -77,7 +77,7 @@ def test_the_embedding_has_the_distances_and_the_similarities_are_psd(alpha: flo
     updates, maps = random(9, 30), random(9, 6, seed=1).abs()
     updates[:zeros], maps[1 : 1 + zeros] = 0, 0
     gram = alike(updates, maps, alpha)
-    assert torch.linalg.eigvalsh(gram).min() > -1e-9
+    assert torch.linalg.eigvalsh(gram).min() > -1e-6
     points = embedding(gram)
     squares = ((points[:, None] - points[None]) ** 2).sum(-1)
     own = gram.diag().numpy()
@@ -189,7 +189,7 @@ def test_three_clients_are_enough_for_two_clusters() -> None:
     assert same(group_adaptively(gram, 2, 6, seed=0).labels, [0, 0, 1])
 
 
-@pytest.mark.parametrize(("apart", "clusters"), [(5e-13, 1), (2e-12, 2)])
+@pytest.mark.parametrize(("apart", "clusters"), [(5e-7, 1), (2e-6, 2)])
 def test_updates_that_differ_by_rounding_alone_are_one_cluster(apart: float, clusters: int) -> None:
     gram = torch.ones(4, 4, dtype=torch.float64)
     gram[:2, 2:] = gram[2:, :2] = 1 - apart
@@ -238,7 +238,7 @@ def test_inner_products_are_those_of_the_whole_rows(centred: bool) -> None:
     rows = random(300, 40)
     whole = rows.double() - rows.double().mean(0) if centred else rows.double()
     found = inner_products(list(rows), centred, side=7)
-    assert torch.allclose(found, whole @ whole.T, rtol=0, atol=1e-12)
+    assert torch.allclose(found, whole @ whole.T, rtol=1e-5, atol=1e-5)
     assert torch.equal(found, found.T)
 
 

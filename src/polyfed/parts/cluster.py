@@ -14,11 +14,18 @@ from polyfed.parts.k_means import k_means, silhouette
 
 PAIRED = 128  # rows whose products are taken together
 CHUNKS = 16  # chunks of the columns of a Gram matrix, which are summed separately
+SHORTEST = 1e-37  # the length of the shortest update that has a direction in float32
+ALIKE = 1e-6  # updates whose distance is not above this differ only by rounding in float32
 
 
 def cosines(rows: Sequence[Tensor] | Tensor, less: Sequence[Tensor] | None = None) -> Tensor:
     """The cosine of every pair of rows, or of rows minus the rows `less`; a zero row has cosine 0, with itself, too."""
-    products = inner_products(rows, less=less)
+
+    def length(i: int) -> float:
+        return float(torch.linalg.vector_norm(rows[i] if less is None else rows[i] - less[i], dtype=torch.double))
+
+    found = torch.tensor(in_chunks(length, range(len(rows))), dtype=torch.double)
+    products = inner_products(rows, less=less, times=found.clamp(min=SHORTEST).reciprocal().float())
     lengths = products.diag().sqrt().clamp(min=torch.finfo(torch.float64).tiny)
     return products / lengths[:, None] / lengths
 
@@ -26,26 +33,32 @@ def cosines(rows: Sequence[Tensor] | Tensor, less: Sequence[Tensor] | None = Non
 def inner_products(
     rows: Sequence[Tensor] | Tensor,
     centred: bool = False,
-    side: int = 1 << 12,
+    side: int = 1 << 13,
     less: Sequence[Tensor] | None = None,
+    times: Tensor | None = None,
 ) -> Tensor:
-    """The Gram matrix in doubles of the rows, or of rows minus the rows `less`, without copying them all at once.
+    """The Gram matrix of the rows, or of rows minus the rows `less`, each times a factor, without copying them all.
 
-    Some columns are taken at a time, and only the pairs above the diagonal. Cores share the columns.
+    Some columns are taken at a time, and only the pairs above the diagonal. Cores share the columns. Products are
+    taken in floats, which are exact enough for so few columns, and added up in doubles.
     """
+    common = less is not None and all(each is less[0] for each in less)
 
     def over(columns: slice) -> Tensor:
         found = torch.zeros(len(rows), len(rows), dtype=torch.double)
-        room = torch.empty(len(rows), side, dtype=torch.double)  # reused: fresh memory costs as much as copying
+        room = torch.empty(len(rows) * side)  # reused: fresh memory costs as much as copying
         for start in range(columns.start, columns.stop, side):
             here = slice(start, min(start + side, columns.stop))
-            some = room[:, : here.stop - here.start]
-            for i, row in enumerate(rows):
-                some[i] = row[here] if less is None else row[here] - less[i][here]
+            some = room[: len(rows) * (here.stop - here.start)].view(len(rows), -1)
+            torch.stack([row[here] for row in rows], out=some)
+            if less is not None:
+                some -= less[0][here] if common else torch.stack([row[here] for row in less])
+            if times is not None:
+                some *= times[:, None]
             if centred:
                 some -= some.mean(0)
             for i in range(0, len(rows), PAIRED):
-                found[i : i + PAIRED, i:].addmm_(some[i : i + PAIRED], some[i:].T)
+                found[i : i + PAIRED, i:] += some[i : i + PAIRED] @ some[i:].T
         return found
 
     total, *others = in_chunks(over, ranges(len(rows[0]), side, CHUNKS))
@@ -110,7 +123,7 @@ def group_adaptively(gram: Tensor, least: int, most: int, seed: int) -> Grouping
     distances = (1 - gram).clamp(min=0).fill_diagonal_(0)
     scores: dict[int, float] = {}
     found = {0: [0] * count}
-    if count > 2 and distances.max() > 1e-12:
+    if count > 2 and distances.max() > ALIKE:
         points = embedding(gram)
         for k in range(least, min(most, count - 1) + 1):
             labels = k_means(points, k, seed)
