@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import beside, frozen, records, scale, server, speed, startup, whole
@@ -114,7 +115,8 @@ def asked(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="tiny sizes: tries the machinery, the numbers mean nothing"
     )
-    parser.add_argument("--only", default="*", help="cells whose name matches, for example '*mlp*'")
+    parser.add_argument("--only", default="*", help="cells whose name matches, for example '*mlp*;acmu*'")
+    parser.add_argument("--repeats", type=int, help="measure every cell so often, instead of as often as it says")
     parser.add_argument("--again", action="store_true", help="measure again what was measured before")
     parser.add_argument("--rivals", help="comma-separated; by default pfl, with --full pfl and flower; 'none' for none")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="where results are kept")
@@ -132,7 +134,10 @@ def asked(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse, measure, print."""
     options = asked(arguments)
-    cells = [c for c in chosen(options.full, options.quick) if fnmatch.fnmatch(c.name, options.only)]
+    patterns, repeats = options.only.split(";"), options.repeats
+    cells = [c for c in chosen(options.full, options.quick) if any(fnmatch.fnmatch(c.name, p) for p in patterns)]
+    if repeats is not None:
+        cells = [replace(cell, repeats=max(1, repeats)) for cell in cells]
     if options.list or not cells:
         print("\n".join(c.name for c in cells) or "no cell has such a name")
         return

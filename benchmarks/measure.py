@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import statistics
 import subprocess
@@ -74,21 +75,27 @@ def listening() -> Iterator[IO[str]]:
 
 
 def finished(side: Side) -> tuple[str, Numbers]:
-    """Run a side to its end: what it printed, its seconds from start to end, and the peak memory of its processes."""
+    """Run a side to its end: what it printed, its seconds by the clock and by the processors, and its peak memory."""
     with listening() as words:
-        begun = time.perf_counter()
+        begun, computed = time.perf_counter(), children_time()
         process = started(side, words)
         with ended(process), memory_of(process.pid) as peak:
             try:
                 said, _ = process.communicate(timeout=TIMEOUT)
             except subprocess.TimeoutExpired:
                 raise Failed(f"no answer after {TIMEOUT} seconds") from None
-            seconds = time.perf_counter() - begun
+            seconds, computed = time.perf_counter() - begun, children_time() - computed
         words.seek(0)
         complaint = last_words(words.read())
     if process.returncode:
         raise Failed(complaint)
-    return said, {"seconds": seconds, "memory": peak()}
+    return said, {"seconds": seconds, "processor": computed, "memory": peak()}
+
+
+def children_time() -> float:
+    """Seconds that all processes we waited for have computed, and those they waited for."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def once(side: Side) -> Numbers:

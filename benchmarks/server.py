@@ -20,11 +20,13 @@ def measure(cell: Cell, folder: Path, rivals: Sequence[str], say: Callable[[str]
     """Both sides take turns in one process: they compute on the same gigabytes."""
     found = once(Side.python("server", json.dumps(cell.work)))
     say(f"{cell.name}: polyfed {found['ours']:.3g} s, the product alone {found['bare']:.3g} s")
-    return {"numbers": found, "ratios": {"bare": spread(found["ratios"])}}
+    memory = found["memory"] / (4 * found["uploads"] * found["parameters"]) if found["memory"] else None
+    ratios = {"bare": spread(found["ratios"]), "processor": spread(found["processor"])}
+    return {"numbers": found, "ratios": {**ratios, "memory": memory and spread([memory])}}
 
 
 def work(given: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of both, in turns."""
+    """Seconds of both by the clock and by the processors, in turns."""
     import torch
 
     from benchmarks.sites import server_of, world_of
@@ -43,15 +45,17 @@ def work(given: dict[str, Any]) -> dict[str, Any]:
     server = server_of(world, count)
     rows = torch.randn(count, size, generator=torch.Generator().manual_seed(0)).mul_(0.01).add_(server.shared.weights)
     ours, bare = SIDES[given["what"]](world, server, rows)
-    seconds: dict[str, list[float]] = {"ours": [], "bare": []}
-    for _ in range(TURNS):
-        for name, call in (("bare", bare), ("ours", ours)):
-            started = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - started)
-    ratios = [a / b for a, b in zip(seconds["ours"], seconds["bare"], strict=True)]
-    middle = {name: statistics.median(values) for name, values in seconds.items()}
-    return {**middle, "ratios": ratios, "uploads": count, "parameters": size}
+    found = [(timed(bare), timed(ours)) for _ in range(TURNS)]
+    clock, processor = ([whole[i] / product[i] for product, whole in found] for i in (0, 1))
+    middle = {name: statistics.median(turn[i][0] for turn in found) for i, name in enumerate(("bare", "ours"))}
+    return {**middle, "ratios": clock, "processor": processor, "uploads": count, "parameters": size}
+
+
+def timed(call: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of a call by the clock, and by all processors."""
+    clock, processor = time.perf_counter(), time.process_time()
+    call()
+    return time.perf_counter() - clock, time.process_time() - processor
 
 
 def fitting(uploads: int, size: int, copies: int) -> int:

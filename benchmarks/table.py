@@ -9,7 +9,8 @@ from benchmarks.measure import Numbers
 from benchmarks.results import Result
 
 PLACES: dict[str, tuple[str, ...]] = {  # of docs/performance.md, and the kinds of cells whose tables stand there
-    "tables": ("speed", "frozen", "scale", "server", "records"),
+    "tables": ("speed", "frozen", "scale", "records"),
+    "the server": ("server",),
     "whole runs": ("whole", "comparison", "beside", "startup"),
 }
 BUSY = 0.1  # share of the machine that others may use before the numbers are called provisional
@@ -125,7 +126,9 @@ def _server_row(result: Result) -> list[str]:
         size,
         *times,
         spread(result["ratios"]["bare"], "x"),
+        spread(result["ratios"]["processor"], "x"),
         megabytes([numbers]),
+        spread(result["ratios"]["memory"], "x"),
     ]
 
 
@@ -141,6 +144,8 @@ def _whole_row(result: Result) -> list[str]:
         result["cell"]["name"].removeprefix("whole "),
         *times,
         spread(ratios["fedavg"], "x"),
+        result["by"],
+        spread(ratios["clock"], "x"),
         f"{result['needs']:.2f}x",
         spread(ratios["arithmetic"], "x"),
         *(percent(result["shares"][side]) for side in (work["method"], "fedavg")),
@@ -177,14 +182,18 @@ TABLES: dict[str, Table] = {
     "scale": ("10 000 clients against 200", ("method", "set-up", "set-up", "round", "peak memory"), _scale_row),
     "server": (
         "The server's arithmetic",
-        ("what", "uploads x parameters", "polyfed", "the product alone", "cost", "peak MB"),
+        (
+            "what", "uploads x parameters", "polyfed", "the product alone", "cost", "by processor time",
+            "peak MB", "of the uploads",
+        ),
         _server_row,
     ),
     "records": ("Progress and records", ("cell", "share of a round"), _records_row),
     "whole": (
         "From command to table",
         (
-            "run", "seconds", "FedAvg's", "times FedAvg's", "arithmetic needs", "times that",
+            "run", "seconds", "FedAvg's", "times FedAvg's", "measured by", "by the clock", "arithmetic needs",
+            "times that",
             "client work", "FedAvg's client work",
         ),
         _whole_row,
@@ -251,6 +260,9 @@ def claims(results: Sequence[Result]) -> list[Claim]:
     made += _worst(results, "frozen", "uncached", "frozen phases, times the cache off, worst", 3.0, False)
     made += _worst(results, "scale", "round", "a round with 10 000 clients, times one with 200, worst", 1.2, True)
     made += _worst(results, "scale", "memory", "memory with 10 000 clients, times that with 200, worst", 1.2, True)
+    acmu = [r for r in results if r["cell"]["kind"] == "server" and r["cell"]["work"]["what"] == "acmu"]
+    made += _worst(acmu, "server", "bare", "ACMU on 1000 uploads, times the bare product", 1.3, True)
+    made += _worst(acmu, "server", "memory", "ACMU's memory, times that of the uploads", 1.5, True)
     made += _worst(results, "records", "round", "progress and records, share of a round", 0.01, True)
     made += _whole_claims([r for r in results if r["cell"]["kind"] == "whole"])
     made += _worst(results, "comparison", "jobs", "a comparison with jobs=auto, times as fast", 1.25, False)

@@ -18,18 +18,29 @@ BASE = "fedavg"
 
 
 def measure(cell: Cell, folder: Path, rivals: Sequence[str], say: Callable[[str], None]) -> Result:
-    """The method's run and FedAvg's take turns, each in fresh processes."""
+    """The method's run and FedAvg's take turns, each in fresh processes.
+
+    A run in one process is compared by processor time, which a busy machine stretches less; with workers the clock
+    counts. The ratio by the clock stands beside it.
+    """
     tree, method = cell.work["tree"], cell.work["tree"]["method"]
     with written({name: {**tree, "method": name} for name in (BASE, method)}) as files:
         found = interleaved({name: polyfed("run", path) for name, path in files.items()}, cell.repeats, say, whole)
     if None in [*found[BASE], *found[method]]:
         raise Failed("a run could not be measured")
-    ratios = paired(found[method], found[BASE], seconds)
+    by = "the clock" if tree.get("engine", {}).get("workers") else "processor"
+    ratios = paired(found[method], found[BASE], processor if by == "processor" else seconds)
+    clock = paired(found[method], found[BASE], seconds)
     clusterings = max(run["clusterings"] for run in found[method] if run)
     needs = once(Side.python("arithmetic", json.dumps({"tree": tree, "clusterings": clusterings})))["needs"]
     return {
         "sides": found,
-        "ratios": {BASE: spread(ratios), "arithmetic": spread([ratio / needs for ratio in ratios])},
+        "by": by,
+        "ratios": {
+            BASE: spread(ratios),
+            "clock": spread(clock),
+            "arithmetic": spread([ratio / needs for ratio in ratios]),
+        },
         "needs": needs,
         "shares": {name: spread([client_share(run["phases"]) for run in runs if run]) for name, runs in found.items()},
     }
@@ -54,6 +65,11 @@ def measure_comparison(cell: Cell, folder: Path, rivals: Sequence[str], say: Cal
 def seconds(numbers: Numbers) -> float:
     """From the start of a command to its end."""
     return float(numbers["seconds"])
+
+
+def processor(numbers: Numbers) -> float:
+    """What a command and all its processes computed."""
+    return float(numbers["processor"])
 
 
 def polyfed(*words: object) -> Side:

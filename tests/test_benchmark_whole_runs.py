@@ -57,6 +57,7 @@ print("a table")
 def test_a_whole_command_is_its_wall_clock_and_what_it_left() -> None:
     run = whole.whole(python(LEAVES, "."))
     assert run["seconds"] > 0
+    assert run["processor"] > 0
     assert run["phases"] == {"total": 4.0, "train": 2.0}
     assert run["fingerprints"] == {".": "print of ."}
     both = whole.whole(python(LEAVES, "b/0,a/0"))
@@ -95,12 +96,15 @@ def measured_as(runs: dict[str, Callable[[int], Numbers]], monkeypatch: pytest.M
     return asked
 
 
-def test_a_run_is_measured_beside_fedavgs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("workers", "by", "ratio"), [(2, "the clock", 3.0), (0, "processor", 9.0)])
+def test_a_run_is_measured_beside_fedavgs(
+    workers: int, by: str, ratio: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """In turns; the ratio is divided by what the method needs, which knows how often DistFL clustered."""
 
     def run(seconds: float, train: float, clusterings: int = 0) -> Callable[[int], Numbers]:
-        phases = {"total": 4.0, "train": train}
-        return lambda number: {"seconds": seconds * number, "phases": phases, "clusterings": clusterings}
+        rest = {"processor": seconds / train, "phases": {"total": 4.0, "train": train}, "clusterings": clusterings}
+        return lambda number: {"seconds": seconds * number, **rest}
 
     given: list[dict[str, Any]] = []
 
@@ -110,10 +114,13 @@ def test_a_run_is_measured_beside_fedavgs(monkeypatch: pytest.MonkeyPatch, tmp_p
 
     asked = measured_as({"fedavg": run(2.0, 3.0), "distfl": run(6.0, 1.0, 4)}, monkeypatch)
     monkeypatch.setattr("benchmarks.whole.once", needs)
-    result = whole.measure(Cell("x", "whole", {"tree": {**TREE, "method": "distfl"}}, repeats=2), tmp_path, [], silent)
+    tree = {**TREE, "method": "distfl", "engine": {"name": "local", "workers": workers}}
+    result = whole.measure(Cell("x", "whole", {"tree": tree}, repeats=2), tmp_path, [], silent)
     assert asked == ["fedavg", "distfl", "distfl", "fedavg"]
-    assert result["ratios"]["fedavg"]["median"] == 3.0
-    assert result["ratios"]["arithmetic"]["median"] == 2.0
+    assert result["by"] == by
+    assert result["ratios"]["fedavg"]["median"] == pytest.approx(ratio)
+    assert result["ratios"]["clock"]["median"] == 3.0
+    assert result["ratios"]["arithmetic"]["median"] == pytest.approx(ratio / 1.5)
     assert result["shares"]["fedavg"]["median"] == 0.75
     assert given[0]["clusterings"] == 4
     json.dumps(result)

@@ -58,7 +58,7 @@ def descend(fit: "Fit", steps: int) -> None:
         steps -= len(said)
 
 
-Rows = tuple[float, Tensor, Tensor, Tensor, Tensor]  # of a batch: factor of its gradient, x, x and goals transposed, ones
+Rows = tuple[float, Tensor, Tensor, Tensor, Tensor]  # of a batch: factor of d, x, x and goals transposed, ones
 
 
 class _Block:
