@@ -14,7 +14,7 @@ from polyfed.message import Memory, Message
 from polyfed.methods.sites import Client, Task
 from polyfed.models.base import Net, models
 from polyfed.params import Layout, body, head
-from polyfed.parts.bavd import BAVD, as_rows, layers, listen, mapping, normalised, uploaded_map
+from polyfed.parts.bavd import BAVD, as_rows, layers, listen, mapping, mean_sample, normalised, uploaded_map
 from polyfed.parts.losses import cross_entropy
 from polyfed.parts.resident import Resident
 
@@ -452,3 +452,11 @@ def test_maps_of_another_length_count_as_zero() -> None:
     rows = as_rows([a, torch.zeros(0), b, torch.ones(7)])
     assert rows.tolist() == [[1, 0.5], [0, 0], [0, 1], [0, 0]]
     assert as_rows([torch.zeros(0), torch.zeros(0)]) is None
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_mean_over_a_batch_is_the_same_for_every_layout(channels: int) -> None:
+    h = torch.randn(4, channels, 2, 5, generator=torch.Generator().manual_seed(0))
+    for layout in (torch.contiguous_format, torch.channels_last):
+        torch.testing.assert_close(mean_sample(h.contiguous(memory_format=layout)), h.mean(0))
+    torch.testing.assert_close(mean_sample(h[:, :, 0, 0]), h[:, :, 0, 0].mean(0))
