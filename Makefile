@@ -31,7 +31,7 @@ $(FULL): $(DOCS) requirements-extras.txt
 	$(INSTALL) -e '.[$(EXTRAS)]'
 	@touch $(FULL)
 
-demo: $(STAMP) ## the main job on embedded data: five methods on a long-tailed federation of digits
+demo: $(STAMP) ## the main job on embedded data: eight methods on a long-tailed federation of digits
 	@$(BIN)/polyfed compare examples/demo.yaml
 
 test: $(STAMP) ## the fast tests

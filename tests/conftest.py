@@ -2,7 +2,7 @@
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,8 +49,18 @@ def tiny() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def tiny_words() -> list[str]:
-    """The same for the command line."""
+    """The same for the command line; a word that comes later takes the place of one of these."""
+    return _words()
+
+
+def _words() -> list[str]:
     return [f"{key}={value}" for key, value in TINY.items()]
+
+
+def settled(words: Sequence[str]) -> list[str]:
+    """A command line on which what a test says replaces the small experiment's word for that key."""
+    said = [word.partition("=")[0] for word in words]
+    return [word for place, word in enumerate(words) if word not in _words() or said[place] not in said[place + 1 :]]
 
 
 class Said(NamedTuple):
@@ -67,7 +77,7 @@ def cli() -> Callable[..., Said]:
 
     def command(*words: str) -> Said:
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-            code = call(list(words))
+            code = call(settled(words))
         return Said(code, out.getvalue(), err.getvalue())
 
     return command

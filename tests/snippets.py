@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +67,25 @@ def call(folder: Path, command: list[str], seconds: float = 1800) -> str:
     )
     assert done.returncode == 0, f"{command[-1]}\n{done.stderr}"
     return done.stdout
+
+
+STUB = """#!/bin/sh
+{ printf '%s\\037' "${0##*/}" "$@"; printf '\\036'; } >> "$PASTED"
+"""
+
+
+def pasted(text: str, shell: Sequence[str], folder: Path) -> list[list[str]]:
+    """The words that each command gets when a block is pasted into an interactive shell; nothing is really run."""
+    stubs, found = folder / "stubs", folder / f"{Path(shell[0]).name}.words"
+    stubs.mkdir(exist_ok=True)
+    for name in ("polyfed", "python", "make", "pip", "grep", "kill"):
+        (stubs / name).write_text(STUB, encoding="utf-8")
+        (stubs / name).chmod(0o755)
+    found.write_text("", encoding="utf-8")
+    around = {"PATH": str(stubs), "PASTED": str(found), "HOME": str(folder), "TERM": "dumb"}
+    subprocess.run(shell, input=text, cwd=folder, env=around, capture_output=True, text=True, timeout=60, check=False)
+    each = found.read_text(encoding="utf-8").split("\036")[:-1]
+    return [words.split("\037")[:-1] for words in each]
 
 
 def follow(page: Path, folder: Path) -> list[str]:

@@ -255,7 +255,7 @@ class TestResult:
         result = made("fedavg")
         assert result["personal.accuracy"] == result.summary["personal"]["accuracy"]
         assert result["fingerprint"] == result.fingerprint
-        assert "fedavg" in result.table()
+        assert "FedAvg" in result.table()
         assert repr(result) == f"<run {result.path}>"
 
     def test_records_are_frames(self, made: Any) -> None:

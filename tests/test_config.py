@@ -1,6 +1,7 @@
 """The config: merging, the YAML dialect, schedules, and the tree that makes the same experiment again."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,59 @@ class TestUnflatten:
             "init": "a=b",
         }
 
-    def test_last_assignment_holds(self) -> None:
-        assert read_assignments(["seed=1", "seed=2"]) == {"seed": 2}
+    @pytest.mark.parametrize(
+        ("words", "key"),
+        [
+            (["rounds=1", "rounds=2"], "rounds"),
+            (["rounds=1", "seed=2", "rounds=1"], "rounds"),
+            (["method=fedavg", "method.name=fedprox"], "method.name"),
+            (["train={lr: 0.1}", "train.lr=0.2"], "train.lr"),
+            (["methods=a,b", "methods=[a]"], "methods"),
+        ],
+    )
+    def test_a_key_is_said_once(self, words: list[str], key: str) -> None:
+        first, *_, last = words
+        sentence = f"'{key}' is given twice, as {first} and as {last}; say which one holds"
+        with pytest.raises(UsageError, match=re.escape(sentence)):
+            read_assignments(words)
+
+    def test_different_keys_of_one_section_are_no_repetition(self) -> None:
+        words = ["method=fedprox", "method.mu=0.1", "train.lr=1", "train.batch=2"]
+        assert read_assignments(words) == {"method": {"name": "fedprox", "mu": 0.1}, "train": {"lr": 1, "batch": 2}}
+
+
+class TestListsWithoutBrackets:
+    @pytest.mark.parametrize(
+        ("word", "value"),
+        [
+            ("methods=fedavg,fedprox", ["fedavg", "fedprox"]),
+            ("methods=fedavg, mine.py:Mine", ["fedavg", "mine.py:Mine"]),
+            ("methods=[fedavg,fedprox]", ["fedavg", "fedprox"]),
+            ("methods=fedavg", "fedavg"),
+            ("seeds=3,5", [3, 5]),
+            ("seeds=3", 3),
+            ("tag=a,b", "a,b"),
+            ("init=runs/a,b", "runs/a,b"),
+        ],
+    )
+    def test_a_key(self, word: str, value: Any) -> None:
+        assert list(read_assignments([word]).values()) == [value]
+
+    @pytest.mark.parametrize(
+        ("word", "value"),
+        [
+            ("split.alpha=0.1,1e-2", [0.1, 0.01]),
+            ("train.schedule=0.5,10", [0.5, 10]),
+            ("train.schedule={1: 0.1, 5: 0.2}", {1: 0.1, 5: 0.2}),
+            ("fedprox.mu=0.1,1", [0.1, 1]),
+            ("data.classes=cat,dog", ["cat", "dog"]),
+            ("data.root=/data/a,b", "/data/a,b"),
+            ("track.dir=logs/a,b", "logs/a,b"),
+        ],
+    )
+    def test_a_key_of_a_section(self, word: str, value: Any) -> None:
+        ((inside,),) = (section.values() for section in read_assignments([word]).values())
+        assert inside == value
 
 
 class TestReading:

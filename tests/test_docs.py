@@ -21,7 +21,7 @@ import polyfed.methods
 from polyfed.cli import app
 from polyfed.comparison.grid import make_grid
 from polyfed.config import make_config, read_yaml, unflatten
-from snippets import ROOT, SHELL, follow, snippets
+from snippets import ROOT, SHELL, follow, pasted, snippets
 
 PAGES = sorted(page for page in (ROOT / "docs").glob("*.md"))
 ELSEWHERE = {"deployment.md"}  # certificates, servers, sites: not for this test
@@ -80,6 +80,26 @@ def test_every_command_and_option_exists(page: str, line: str) -> None:
         here = here.commands[words.pop(0)]
     known = {name for parameter in here.params for name in (*parameter.opts, *parameter.secondary_opts)}
     assert {word for word in words if word.startswith("--")} <= known
+
+
+BASH, ZSH = (shutil.which(name) for name in ("bash", "zsh"))
+SHELL_PAGES = [page for page in (ROOT / "README.md", *PAGES) if any(s.commands for s in snippets(page))]
+
+
+@pytest.mark.skipif(ZSH is None, reason="skipped: no zsh")
+@pytest.mark.parametrize("page", SHELL_PAGES, ids=[page.name for page in SHELL_PAGES])
+def test_commands_say_the_same_when_they_are_pasted_into_bash_and_zsh(page: Path, tmp_path: Path) -> None:
+    """Interactive shells: in zsh brackets are patterns and a # begins no comment."""
+    text = "".join(snippet.text for snippet in snippets(page) if snippet.kind in SHELL)
+    bash = pasted(text, [str(BASH), "--norc", "-i"], tmp_path)
+    assert bash == pasted(text, [str(ZSH), "-f", "-i"], tmp_path)
+    assert len(bash) >= sum(line.startswith("polyfed ") for s in snippets(page) for line in s.commands)
+
+
+@pytest.mark.skipif(ZSH is None, reason="skipped: no zsh")
+@pytest.mark.parametrize("line", ["polyfed compare methods=[fedavg,local]", "polyfed show runs/a  # what it achieved"])
+def test_a_command_that_zsh_takes_otherwise_is_noticed(line: str, tmp_path: Path) -> None:
+    assert pasted(line, [str(BASH), "--norc", "-i"], tmp_path) != pasted(line, [str(ZSH), "-f", "-i"], tmp_path)
 
 
 @pytest.mark.slow

@@ -138,6 +138,7 @@ VALUES = [
     ("rounds", "'rounds' is neither key=value nor a config file"),
     ("=5", "'=5' is not key=value, for example train.lr=0.1"),
     ("train..lr=5", "'train..lr=5' is not key=value"),
+    ("seed=1 seed=2", "'seed' is given twice, as seed=1 and as seed=2; say which one holds"),
     ("train.lr=[1", "the value of 'train.lr' is not valid YAML"),
     ("train.lr=!!python/name:os.system", "the value of 'train.lr' is not valid YAML"),
     ("one.yaml two.yaml", "one config file at most, not 2: one.yaml, two.yaml"),
@@ -224,9 +225,9 @@ def test_directory_as_config(cli: Cli, tmp_path: Path) -> None:
 NUMBERS = f"[{','.join(map(str, range(1, 1001)))}]"
 HUGE = f"methods=[fedavg] seeds=3 rounds={NUMBERS} train.lr={NUMBERS} train.batch={NUMBERS} split.alpha={NUMBERS}"
 COMPARISONS = [
-    ("", "a comparison needs methods=[...], for example methods=[fedavg,fedprox]"),
-    ("methods=[]", "a comparison needs methods=[...]"),
-    ("methods=5", "a comparison needs methods=[...], for example methods=[fedavg,fedprox] (got 5)"),
+    ("", "a comparison needs methods=..., for example methods=fedavg,fedprox"),
+    ("methods=[]", "a comparison needs methods=..."),
+    ("methods=5", "a comparison needs methods=..., for example methods=fedavg,fedprox (got 5)"),
     ("methods=[[fedavg]]", "methods must be a list of names"),
     ("methods=[fedavg,fedavg]", "method 'fedavg' is in the comparison twice"),
     ("methods=[fedavg,fedprx]", "unknown method 'fedprx'; did you mean 'fedprox'?"),
@@ -235,12 +236,20 @@ COMPARISONS = [
     ("methods=[fedavg] seeds=[]", "seeds must be"),
     ("methods=[fedavg] seeds=[-1]", "seeds must be"),
     ("methods=[fedavg] seeds=some", "seeds must be"),
-    ("methods=[fedavg] method=fedprox", "'method' has no place in a comparison; give methods=[...]"),
-    ("methods=[fedavg] seed=4", "'seed' has no place in a comparison; give seeds=[...]"),
+    ("methods=[fedavg] method=fedprox", "'method' has no place in a comparison; give methods=..."),
+    ("methods=[fedavg] seed=4", "'seed' has no place in a comparison; give seeds=..."),
     ("methods=[fedavg] out=here", "unknown key 'out'"),
     ("methods=[fedavg] fedprox.mu=1", "unknown key 'fedprox'"),
-    ("methods=[fedavg,fedprox] fedprox.nu=1", "unknown key 'method.nu' for method 'fedprox'; did you mean 'mu'?"),
+    (
+        "methods=[fedavg,fedprox] fedprox.nu=1",
+        "unknown key 'fedprox.nu' for method 'fedprox' and for an experiment; did y",
+    ),
     ("methods=[fedavg,fedprox] fedprox=1", "'fedprox' must hold the method's parameters, for example fedprox.key=valu"),
+    (
+        "methods=fedavg,fedprox --columns personal,tial",
+        "there is no column 'tial'; there are global, personal, head, m",
+    ),
+    ("methods=fedavg methods=fedprox", "'methods' is given twice, as methods=fedavg and as methods=fedprox;"),
     ("methods=[fedavg,fedprox] rouns=1", "did you mean 'rounds'?"),
     # counted before they are built
     ("methods=[fedavg] seeds=1000000000000", "a comparison has at most 10000 cells, this one would have 1000000000000"),

@@ -30,7 +30,7 @@ from polyfed.models.own import hold
 from polyfed.registry import Spec
 from polyfed.report.forms import Table
 from polyfed.report.progress import watching
-from polyfed.report.tables import comparison_table
+from polyfed.report.tables import choose_columns, comparison_table
 from polyfed.use.predictor import Predictor
 from polyfed.use.replay import replay
 
@@ -436,24 +436,24 @@ class Comparison:
         """Whether every run came to its end."""
         return not self.missing
 
-    def table(self, form: str = "text", baseline: str | None = None) -> str:
-        """Mean ± std over seeds, as text, markdown, csv or latex; against a baseline, if one is chosen."""
+    def table(self, form: str = "text", baseline: str | None = None, columns: Sequence[str] | None = None) -> str:
+        """Mean ± std over seeds, as text, markdown, csv or latex; against a baseline, with the columns you choose."""
         if form not in FORMS:
             raise UsageError(f"there is no form '{form}' of a table; {did_you_mean(form, FORMS)}")
-        return getattr(self.as_table(baseline), form)()
+        return getattr(self.as_table(baseline, columns), form)()
 
-    def as_table(self, baseline: str | None = None) -> Table:
+    def as_table(self, baseline: str | None = None, columns: Sequence[str] | None = None) -> Table:
         """The table itself."""
-        grid = self.folder.grid
+        grid, chosen_columns = self.folder.grid, choose_columns(columns)
         check_baseline(baseline, grid.rows)
         chosen = baseline or grid.baseline
         missing = self.missing
         notes = [f"not finished: {', '.join(missing)}"] if missing else []
-        return comparison_table(self.folder.found(clients=chosen is not None), chosen, notes=notes)
+        return comparison_table(self.folder.found(clients=chosen is not None), chosen, chosen_columns, notes)
 
-    def write_tables(self, baseline: str | None = None) -> None:
+    def write_tables(self, baseline: str | None = None, columns: Sequence[str] | None = None) -> None:
         """The table in every form, beside the runs."""
-        table = self.as_table(baseline)
+        table = self.as_table(baseline, columns)
         for form, ending in FORMS.items():
             write_file(self.folder.place / f"table.{ending}", getattr(table, form)().encode())
 
@@ -472,6 +472,7 @@ def compare(
     methods: Sequence[str | type[Method]] | None = None,
     seeds: int | Sequence[int] | None = None,
     baseline: str | None = None,
+    columns: Sequence[str] | None = None,
     out: str | Path | None = None,
     progress: bool | Watch = False,
     jobs: Jobs | None = None,
@@ -487,14 +488,17 @@ def compare(
         methods: The rows, by name or as classes.
         seeds: A number of seeds, or the seeds themselves.
         baseline: The row the others are set against.
+        columns: The columns of its tables, by name and in order; by default the usual ones.
         out: The directory of the comparison; it may hold the same comparison, begun earlier.
         progress: Whether progress is shown; or an object that is told of it.
         jobs: How many cells run at once; "auto" takes as many as keep the cores busy. It changes no result.
         share: Whether a method on top of another takes the rounds of a cell that is that other, which is the default.
             It changes no result.
-        **keys: Keys that override those of the sources. `fedprox={"mu": 0.1}` sets a method's own parameters; a list
-            for a key that takes one value is an axis of the grid.
+        **keys: Keys that override those of the sources. `fedprox={"mu": 0.1}` sets a method's own parameters, and
+            `fedprox={"train.lr": 0.1}` any other key for its row alone; a list for a key that takes one value is an
+            axis of the grid.
     """
+    choose_columns(columns)  # before anything runs
     asked = {"methods": methods, "seeds": seeds, "baseline": baseline, "jobs": jobs, "share": share}
     tree: Tree = {}
     for layer in _trees(*sources, {**keys, **{key: value for key, value in asked.items() if value is not None}}):
@@ -503,7 +507,7 @@ def compare(
     if place is None or not is_comparison(place):
         refuse_strangers(place, grid)
         _rehearse_one(grid)
-    return _compared(ComparisonFolder.open(grid, place), progress, tree.get("baseline"))
+    return _compared(ComparisonFolder.open(grid, place), progress, tree.get("baseline"), columns)
 
 
 def _rehearse_one(grid: Grid) -> None:
@@ -521,9 +525,14 @@ def _rehearse_one(grid: Grid) -> None:
     raise refusal
 
 
-def _compared(folder: ComparisonFolder, progress: bool | Watch, baseline: str | None = None) -> Comparison:
+def _compared(
+    folder: ComparisonFolder,
+    progress: bool | Watch,
+    baseline: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> Comparison:
     """Do what is missing, then write the tables."""
     with watching(progress) as watch:
         made = Comparison(folder, run_cells(folder, watch))
-    made.write_tables(baseline)
+    made.write_tables(baseline, columns)
     return made

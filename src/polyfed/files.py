@@ -84,11 +84,11 @@ class Place:
         except FileNotFoundError:
             return []
 
-    def refuse_links(self) -> None:
-        """For a folder that a library writes into by itself: there is no link in it, however deep."""
-        if self.is_dir():
+    def refuse_links(self, depth: int | None = None) -> None:
+        """For a folder that a library writes into by itself: no link is in it, however deep or down to a depth."""
+        if self.is_dir() and depth != 0:
             for name in self.names():
-                (self / name).refuse_links()
+                (self / name).refuse_links(None if depth is None else depth - 1)
 
     # ---- reading
 

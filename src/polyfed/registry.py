@@ -42,6 +42,7 @@ class Spec(Typed):
     model_config = ConfigDict(arbitrary_types_allowed=True, validate_default=True)
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
+    title: ClassVar[str] = ""  # as its paper writes it, where that is not its name
     kind: ClassVar[str] = "thing"
 
     def reaches(self) -> str | None:
@@ -75,11 +76,11 @@ class Registry:
         self._specs: dict[str, type[Spec]] = {}
         registries[kind] = self
 
-    def register(self, name: str, paper: str = "") -> Callable[[type[S]], type[S]]:
-        """Class decorator: this Spec answers to `name`."""
+    def register(self, name: str, paper: str = "", title: str = "") -> Callable[[type[S]], type[S]]:
+        """Class decorator: this Spec answers to `name`; `title` is how its paper writes it."""
 
         def enter(cls: type[S]) -> type[S]:
-            cls.paper = paper
+            cls.paper, cls.title = paper, title
             return self._enter(cls, name)
 
         return enter
@@ -88,6 +89,12 @@ class Registry:
         """Every registered name, sorted."""
         importlib.import_module(self.home)
         return sorted(self._specs)
+
+    def title(self, name: str) -> str:
+        """How a paper writes what is registered here under a name; other names stay as they are, nothing is loaded."""
+        importlib.import_module(self.home)
+        known = self._specs.get(name)
+        return (known.title if known is not None else "") or name
 
     def __iter__(self) -> Iterator[type[Spec]]:
         return iter(self._specs[name] for name in self.names())

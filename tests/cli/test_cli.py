@@ -81,7 +81,7 @@ class TestRun:
         said = cli("run", *tiny_words, "--quiet", "--out", str(tmp_path / "here"))
         head, _, row = said.out.strip().splitlines()[:3]
         assert head.split()[:4] == ["method", "global", "personal", "head"]
-        assert row.startswith("fedavg ")
+        assert row.startswith("FedAvg ")
         assert said.out.endswith(f"run: {tmp_path / 'here'}\n")
 
     def test_names_and_nesting(self, made: Any) -> None:
@@ -409,8 +409,26 @@ class TestCompare:
         assert (said.code, said.err) == (0, "")
         report = tmp_path / "c" / "report.html"
         assert said.out.endswith(f"runs and tables: {tmp_path / 'c'}\nreport: {report}\n")
-        assert "fedavg on digits" in report.read_text()
+        assert "FedAvg on digits" in report.read_text()
         assert (tmp_path / "c" / "fedavg-s4" / "summary.json").exists()
+
+    def test_a_key_for_one_method_and_chosen_columns(self, cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
+        out = tmp_path / "c"
+        words = [*tiny_words, "methods=fedavg,ditto", "seeds=1", "ditto.train.lr=0.5", "--out", str(out), "--quiet"]
+        said = cli("compare", *words, "--columns", "tail,personal")
+        assert (said.code, said.err) == (0, "")
+        rows = [line.split() for line in said.out.splitlines()[1:5] if "--" not in line]
+        assert [row[:2] for row in rows] == [["method", "train.lr"], ["FedAvg", "0.05"], ["Ditto", "0.5"]]
+        assert rows[0][2:] == ["tail", "personal"]
+        table = pandas.read_csv(out / "table.csv")
+        assert list(table.columns[:4]) == ["method", "train.lr", "seeds", "tail mean"]
+        assert list(table["method"]) == ["fedavg", "ditto"]
+        assert list(table["train.lr"]) == [0.05, 0.5]
+        used = [json.loads((out / f"{name}-s0" / "summary.json").read_text()) for name in ("fedavg", "ditto")]
+        assert used[0]["fingerprint"] != used[1]["fingerprint"]
+        assert "train.lr" in (out / "report.html").read_text().partition("</thead>")[0]
+        shown = cli("show", str(out), "--columns", "worst-10")
+        assert shown.out.splitlines()[1].split() == ["method", "train.lr", "worst", "10", "%"]
 
     def test_seeds(self, cli: Cli, tiny_words: Words) -> None:
         """A number of seeds is 0..n-1, a list is itself."""
@@ -554,5 +572,5 @@ class TestHelp:
 
     def test_one_command(self, cli: Cli) -> None:
         said = cli("compare", "--help")
-        assert "methods=[fedavg,fedprox] seeds=5" in " ".join(said.out.split())
+        assert "methods=fedavg,fedprox seeds=5" in " ".join(said.out.split())
         assert all(option in said.out for option in ("--out", "--json", "--quiet"))

@@ -109,7 +109,7 @@ class TestFailures:
             f"polyfed: {failed} failed: a fault in polyfed or a method: ValueError: the server tripped",
             f"polyfed: 1 cells failed; try them again with: polyfed resume {out}",
         ]
-        assert "fedavg" in again.out
+        assert "FedAvg" in again.out
 
         (tmp_path / "repaired").touch()
         assert cli("resume", str(out), "--quiet").code == 0
@@ -189,7 +189,7 @@ class TestAgain:
 
     def test_shown_against_a_baseline(self, made: polyfed.Comparison, cli: Cli) -> None:
         said = cli("show", str(made.path), "--baseline", "fedavg")
-        assert "difference to fedavg" in said.out
+        assert "difference to FedAvg" in said.out
         assert cli("show", str(made.path), "--baseline", "fedprox").err == (
             "polyfed: the baseline 'fedprox' is not in the comparison; did you mean 'fedper'?\n"
         )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyfed.comparison.grid import make_grid
+from polyfed.comparison.grid import make_grid, read_grid
 from polyfed.comparison.values import plain
 from polyfed.config import read_config, unflatten, write_yaml
 from polyfed.errors import UsageError
@@ -82,6 +82,40 @@ class TestCells:
         assert [cell.name for cell in made.cells] == ["K-k=2.5-w-o-split.alpha=0.1-s0", "wide-split.alpha=0.1-s0"]
         assert [(c.config.method.name, c.config.model.width) for c in made.cells] == [("fedprox", 1), ("fedavg", 2)]
 
+    def test_any_key_can_be_a_rows_own(self) -> None:
+        made = grid(
+            methods=["fedavg", "ditto"], seeds=1, rounds=5, ditto={"train.lr": 0.03, "model": "lenet", "lam": 2}
+        )
+        plain, ditto = (cell.config for cell in made.cells)
+        assert (plain.train.lr, plain.model.name, plain.rounds) == (0.05, "mlp", 5)
+        assert (ditto.train.lr, ditto.model.name, ditto.rounds, ditto.method.lam) == (0.03, "lenet", 5, 2)
+        assert made.rows == ["fedavg", "ditto"]
+        assert made.own == ("train.lr", "model")
+
+    def test_a_list_for_a_rows_own_key_makes_rows(self) -> None:
+        made = grid(methods=["fedavg", "fedprox"], seeds=1, fedprox={"mu": [0.1, 1], "train": {"lr": [0.1, 0.2]}})
+        labels = ["mu=0.1, train.lr=0.1", "mu=0.1, train.lr=0.2", "mu=1, train.lr=0.1", "mu=1, train.lr=0.2"]
+        assert made.rows == ["fedavg", *(f"fedprox, {label}" for label in labels)]
+        assert [(c.config.method.mu, c.config.train.lr) for c in made.cells[1:]] == [
+            (0.1, 0.1),
+            (0.1, 0.2),
+            (1, 0.1),
+            (1, 0.2),
+        ]
+
+    def test_a_methods_parameter_comes_before_a_key_of_the_same_name(self) -> None:
+        """MAP's parameter `split` is a number, an experiment's `split` holds keys."""
+        made = grid(methods=["map", "distfl"], seeds=1, map={"split": 0.25, "eval.every": 2}, distfl__lr=0.5)
+        assert made.cells[0].config.method.split == 0.25
+        assert made.cells[1].config.method.lr == 0.5
+        assert made.own == ("eval.every",)
+        (cell,) = grid(methods=["map"], seeds=1, map__split__clients=7).cells
+        assert (cell.config.split.clients, cell.config.method.split) == (7, 0.5)
+
+    def test_a_base_is_a_parameter(self) -> None:
+        (cell,) = grid(methods=["ecl"], seeds=1, ecl={"base": {"name": "fedprox", "mu": 0.5}, "rounds": 4}).cells
+        assert (cell.config.method.base.mu, cell.config.rounds) == (0.5, 4)
+
     def test_methods_from_files(self, tmp_path: Path) -> None:
         (tmp_path / "mine.py").write_text("from polyfed.methods import Method\nclass Mine(Method):\n    x: int = 1\n")
         made = grid(methods=[f"{tmp_path}/mine.py:Mine"], seeds=1, Mine__x=[1, 2])
@@ -113,11 +147,15 @@ class TestFile:
         for made in (
             grid(rows=rows, seeds=2, split__alpha=[0.1, 1e-5], baseline="a 0.5"),
             grid(methods=["fedavg", FedProx], seeds=(1, 2), fedprox__mu=np.float32(0.5), rounds=[np.int64(3)]),
+            grid(methods=["fedavg", "map"], seeds=1, map={"split": 0.25, "train.lr": [0.1, 0.2], "model": "lenet"}),
         ):
             (tmp_path / "grid.yaml").write_text(write_yaml(made.tree))
             again = make_grid(read_config(tmp_path / "grid.yaml"))
             assert again.same_as(made)
             assert (again.tree, again.baseline) == (made.tree, made.baseline)
+            untyped = read_grid(read_config(tmp_path / "grid.yaml"))
+            assert (untyped.rows, untyped.own) == (made.rows, made.own)
+            assert [cell.name for cell in untyped.cells] == [cell.name for cell in made.cells]
 
     def test_another_engine_is_the_same_comparison(self) -> None:
         assert grid(methods=["fedavg"]).same_as(grid(methods=["fedavg"], engine__workers=3))
@@ -151,6 +189,20 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"methods": ["fedcrc"], "fedcrc.epochs": [1, 2]},
         "'fedcrc.epochs' takes a list itself, so this list is one value and no axis: vary it in rows",
     ),
+    (
+        {"methods": ["ditto"], "ditto.trian.lr": 1},
+        "unknown key 'ditto.trian' for method 'ditto' and for an experiment; did you mean 'train'?",
+    ),
+    ({"methods": ["ditto"], "ditto.train.lrr": 1}, "unknown key 'train.lrr' for 'train'; did you mean 'lr'?"),
+    ({"methods": ["ditto"], "ditto.seed": 1}, "'ditto.seed' has no place in a comparison; give seeds=..."),
+    (
+        {"methods": ["ditto"], "ditto.train.lr": [1, -1]},
+        "(got -1); 'ditto.train.lr' takes one value, so its list is an axis of the comparison",
+    ),
+    (
+        {"methods": ["ditto"], "ditto.train.lr": 1, "train.lr": [1, 2]},
+        "row 'ditto' sets 'train.lr', which is an axis of the comparison",
+    ),
     ({"split.aplha": [0.1, 0.2]}, "unknown key 'split.aplha' for partition 'dirichlet'; did you mean 'alpha'?"),
     ({"rouns": [1, 2]}, "unknown key 'rouns' for an experiment; did you mean 'rounds'?"),
     ({"model": ["mlp", "lnet"]}, "unknown model 'lnet'; did you mean 'lenet'?"),
@@ -158,7 +210,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rows": [{"name": "a"}]}, "a comparison has methods or rows, not both"),
     ({"methods": None, "rows": []}, "rows must be a list of mappings with a name each"),
     ({"methods": None, "rows": [{"method": "fedavg"}]}, "rows must be a list of mappings with a name each"),
-    ({"methods": None, "rows": [{"name": "a", "seed": 3}]}, "'seed' has no place in row 'a'; give seeds=[...]"),
+    ({"methods": None, "rows": [{"name": "a", "seed": 3}]}, "'seed' has no place in row 'a'; give seeds=..."),
     (
         {"methods": None, "rows": [{"name": "a", "split.alpha": 1}], "split.alpha": [1, 2]},
         "row 'a' sets 'split.alpha', which is an axis of the comparison",

@@ -2,14 +2,20 @@
 
 import csv
 import importlib.util
+import json
+import os
 import sys
+import time
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 import polyfed
-from polyfed.config import identity, make_config
+from polyfed.config import identity, make_config, unflatten
 from polyfed.engine.run_folder import RunFolder
-from polyfed.errors import Interrupted, UsageError
+from polyfed.errors import DataError, Interrupted, UsageError
+from polyfed.measure import trackers as track
 
 needs_tensorboard = pytest.mark.skipif(
     importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed"
@@ -76,8 +82,136 @@ def test_mlflow_has_one_run_with_the_records_the_config_and_the_fingerprint(tria
         assert shown == {at: value for (known, at), value in expected.items() if known == name}
 
 
+class FakeWandb(ModuleType):
+    """What polyfed uses of wandb 0.29, written down instead of kept."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.began: list[dict[str, Any]] = []
+        self.logged: list[dict[str, float]] = []
+        self.defined: list[tuple[str, str]] = []
+        self.ended: list[int] = []
+        self.summary: dict[str, str] = {}
+
+    @staticmethod
+    def Settings(**settings: Any) -> dict[str, Any]:
+        return settings
+
+    def init(self, **given: Any) -> "FakeWandb":
+        self.began.append(given)
+        return self
+
+    def define_metric(self, name: str, step_metric: str) -> None:
+        self.defined.append((name, step_metric))
+
+    def log(self, numbers: dict[str, float]) -> None:
+        self.logged.append(numbers)
+
+    def finish(self, exit_code: int) -> None:
+        self.ended.append(exit_code)
+
+    def shown(self) -> dict[tuple[str, int], float]:
+        """The last value of each number in each round."""
+        each = [(row["round"], name, value) for row in self.logged for name, value in row.items()]
+        return {(name, int(at)): value for at, name, value in each if name != "round"}
+
+
+@pytest.fixture
+def wandb(monkeypatch) -> FakeWandb:
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    for key in ("WANDB_MODE", *track.QUIET):
+        monkeypatch.delenv(key, raising=False)
+    return fake
+
+
+def test_wandb_has_one_run_with_the_records_the_config_and_the_fingerprint(trial, crews, wandb):
+    run = trial.run({"method": "fedper", "track": "wandb", "tag": "first"}, crew=crews.stop_at(9))
+    with pytest.raises(Interrupted):
+        run.go()
+    assert run.progress.round
+    result = polyfed.resume(run.folder.path)
+    assert result.fingerprint == trial.kept({"method": "fedper"}).fingerprint == wandb.summary["fingerprint"]
+    first, second = wandb.began
+    assert first["id"] == second["id"]
+    assert (first["project"], first["mode"], first["tags"]) == ("polyfed", "offline", ["first"])
+    assert first["dir"] == str(result.path.resolve())
+    assert first["config"]["train"]["batch"] == 16
+    assert first["settings"]["x_disable_stats"]
+    assert first["settings"]["x_disable_machine_info"]
+    assert (wandb.ended, wandb.defined) == ([1, 0], [("*", "round")] * 2)
+    assert wandb.shown() == recorded(result)
+    assert os.environ["WANDB_ERROR_REPORTING"] == "false"
+
+
 @pytest.mark.parametrize(
-    ("name", "package"), [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow.tracking")]
+    ("keys", "said", "mode"),
+    [({}, None, "offline"), ({}, "online", "online"), ({"track.mode": "offline"}, "online", "offline")],
+)
+def test_wandb_sends_nothing_unless_it_is_asked_to(tmp_path, monkeypatch, wandb, keys, said, mode):
+    if said:
+        monkeypatch.setenv("WANDB_MODE", said)
+    config = make_config(unflatten({"track.name": "wandb", "track.dir": str(tmp_path / "books"), **keys}))
+    config.track.open(RunFolder.create(config, tmp_path / "run").place, config, 0)
+    assert (wandb.began[0]["mode"], wandb.began[0]["dir"]) == (mode, str(tmp_path / "books"))
+
+
+def test_a_run_that_sends_reaches_beyond_its_directory():
+    made = {
+        mode: make_config({"track": {"name": "wandb", "mode": mode}}).track.reaches() for mode in ("offline", "online")
+    }
+    assert made == {"offline": None, "online": "the server of Weights & Biases"}
+
+
+def test_wandb_writes_through_no_link(tmp_path, wandb):
+    config = make_config({"track": "wandb"})
+    run = RunFolder.create(config, tmp_path / "run").place
+    inner = run.path / "wandb" / "offline-run-1" / "logs"
+    inner.mkdir(parents=True)
+    (inner / "debug-core.log").symlink_to(tmp_path / "elsewhere")  # wandb's own, which nobody follows
+    config.track.open(run, config, 0)
+    (run.path / "wandb" / "offline-run-2").symlink_to(tmp_path)
+    with pytest.raises(DataError, match="offline-run-2' is a link"):
+        config.track.open(run, config, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
+def test_wandb_itself_writes_the_records_offline(trial, crews, monkeypatch):
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = trial.run({"method": "fedper", "track": "wandb"}, crew=crews.stop_at(9))
+    with pytest.raises(Interrupted):
+        run.go()
+    result = polyfed.resume(run.folder.path)
+    assert "left out" not in (result.path / "log.txt").read_text()
+    files = sorted((result.path / "wandb").glob("offline-run-*/run-*.wandb"))
+
+    def written() -> dict[tuple[str, int], float]:
+        shown: dict[tuple[str, int], float] = {}
+        for file in files:
+            store = DataStore()
+            store.open_for_scan(str(file))
+            while data := store.scan_data():
+                items = Record.FromString(data).history.item
+                row = {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
+                shown |= {(name, int(row["round"])): value for name, value in row.items() if "/" in name}
+        return shown
+
+    for _ in range(100):  # its own process writes the last block a moment after `finish`
+        if written() == recorded(result):
+            break
+        time.sleep(0.1)
+    assert written() == recorded(result)
+    assert len(files) == 2
+    assert len({file.name for file in files}) == 1  # one run, in two parts
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow.tracking"), ("wandb", "wandb")],
 )
 def test_a_tracker_that_is_not_installed_is_one_sentence_and_the_run_goes_on(trial, monkeypatch, name, package):
     monkeypatch.setitem(sys.modules, package, None)
@@ -90,8 +224,6 @@ def test_a_tracker_that_is_not_installed_is_one_sentence_and_the_run_goes_on(tri
 
 @needs_tensorboard
 def test_a_tracker_that_breaks_half_way_is_left_out_once(trial, monkeypatch):
-    from polyfed.measure import trackers as track
-
     def broken(self, round, numbers):
         raise OSError("the disk is full")
 

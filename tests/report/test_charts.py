@@ -9,6 +9,7 @@ from polyfed.report.charts import (
     BYTES,
     DARK,
     LIGHT,
+    METHOD,
     PERCENT,
     POINTS,
     SECONDS,
@@ -81,6 +82,22 @@ def test_lines_hide_each_other_only_where_they_look_like_one() -> None:
         made, note = told_apart([one, other])
         assert [getattr(mark, "on", None) for mark in made] == ["", "a" if hides else ""]
         assert note == ("b (with gaps) lies on a" if hides else "")
+
+
+def test_drawn_with_names_as_papers_write_them_while_the_data_hold_keys() -> None:
+    rows = Axis("", METHOD, names=["fedavg", "map (unfinished)"])
+    strips = [Strip("fedavg", 0, 0, [0.5], ["map"]), Strip("map (unfinished)", 1, 1, [0.7], ["local"])]
+    dots = Dots("mupfl", 0, [0.1], [0.2], ["mupfl"])
+    chart = Chart("kind", "title", "caption", [Panel("map − fedavg", Y, rows, strips), Panel("here", X, Y, [dots])])
+    drawn_strips, drawn_dots = chart.written().panels
+    assert drawn_strips.title == "MAP − FedAvg"
+    assert drawn_strips.y.names == ["FedAvg", "MAP (unfinished)"]
+    assert [(mark.series, mark.names) for mark in drawn_strips.marks] == [  # type: ignore[attr-defined]
+        ("FedAvg", ["map"]),  # clients keep their names
+        ("MAP (unfinished)", ["local"]),
+    ]
+    assert [(mark.series, mark.names) for mark in drawn_dots.marks] == [("MuPFL", ["MuPFL"])]  # type: ignore[attr-defined]
+    assert chart.frame()["series"].tolist() == ["fedavg", "map (unfinished)", "mupfl"]
 
 
 def test_bars_stand_at_names() -> None:

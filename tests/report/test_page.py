@@ -133,7 +133,7 @@ def test_config_environment_and_commands(whole: Parsed, everything: Path) -> Non
     assert f"polyfed run {everything}/fedavg-s0/config.yaml --out again" in whole.texts
     assert "polyfed run 'a b'" in whole.texts  # from environment.json, as a shell takes it
     assert any(text.startswith("method:\n") for text in whole.texts)
-    assert "fedavg, seeds 0, 1" in whole.texts
+    assert "FedAvg, seeds 0, 1" in whole.texts
     assert f"polyfed figure rounds {everything} --out rounds.pdf" in whole.texts
     assert "f" * 8 in whole.texts
 
@@ -158,7 +158,7 @@ def test_what_stays_on_the_clients_is_shown(tmp_path: Path, whole: Parsed) -> No
     (path / "summary.json").write_text(json.dumps({**summary, "keeps": {"personal_model": NASTY}}))
     seen = Parsed(page(select([path])))
     at = seen.texts.index("Kept on the clients, never sent")
-    assert seen.texts[at + 1 : at + 4] == ["ditto", "personal_model", NASTY]
+    assert seen.texts[at + 1 : at + 4] == ["Ditto", "personal_model", NASTY]
 
 
 def test_sections_without_data_are_absent(tmp_path: Path) -> None:

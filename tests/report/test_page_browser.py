@@ -203,7 +203,7 @@ def test_it_prints_in_light_as_wide_as_paper(browser: Any, report: Path, tmp_pat
 def test_the_report_of_a_real_comparison(browser: Any, tmp_path: Path, tiny: dict[str, Any]) -> None:
     polyfed.compare({**tiny, "methods": ["fedavg", "mupfl"], "seeds": 1, "rounds": 2}, out=tmp_path / "c")
     tab = Tab(browser, write_report([tmp_path / "c"]))
-    assert tab.page.inner_text("h1") == "fedavg, mupfl on digits"
+    assert tab.page.inner_text("h1") == "FedAvg, MuPFL on digits"
     assert tab.page.locator(".plot .main-svg").count() >= 10
     tab.fine()
     tab.page.close()

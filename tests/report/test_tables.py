@@ -2,14 +2,18 @@
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from polyfed.comparison.folder import Found
+from polyfed.errors import UsageError
+from polyfed.methods.base import methods
 from polyfed.report.forms import Table
-from polyfed.report.tables import COLUMNS, comparison_table, size, split_picture, split_text
+from polyfed.report.names import as_written
+from polyfed.report.tables import COLUMNS, choose_columns, comparison_table, size, split_picture, split_text
 
 
 def found(method: str, seed: int, overall: float | None, personal: float | None, **more: Any) -> Found:
@@ -32,8 +36,8 @@ def table() -> Table:
 
 
 ROWS = [
-    ["fedavg", "60.0 ± 14.1", "60.0 ± 0.0", "90.0 ± 0.0", "50.0 ± 0.0", "–", "25.0 ± 0.0", "1.5 MB", "2.0"],
-    ["fedper", "–", "80.0 ± 7.1", "90.0 ± 0.0", "50.0 ± 0.0", "–", "25.0 ± 0.0", "1.5 MB", "2.0"],
+    ["FedAvg", "60.0 ± 14.1", "60.0 ± 0.0", "90.0 ± 0.0", "50.0 ± 0.0", "–", "25.0 ± 0.0", "1.5 MB", "2.0"],
+    ["FedPer", "–", "80.0 ± 7.1", "90.0 ± 0.0", "50.0 ± 0.0", "–", "25.0 ± 0.0", "1.5 MB", "2.0"],
 ]
 
 
@@ -43,8 +47,8 @@ class TestForms:
         assert table.text() == (
             "method       global    personal        head         mid  tail  worst 10 %   bytes  seconds\n"
             "------  -----------  ----------  ----------  ----------  ----  ----------  ------  -------\n"
-            "fedavg  60.0 ± 14.1  60.0 ± 0.0  90.0 ± 0.0  50.0 ± 0.0     –  25.0 ± 0.0  1.5 MB      2.0\n"
-            "fedper            –  80.0 ± 7.1  90.0 ± 0.0  50.0 ± 0.0     –  25.0 ± 0.0  1.5 MB      2.0\n"
+            "FedAvg  60.0 ± 14.1  60.0 ± 0.0  90.0 ± 0.0  50.0 ± 0.0     –  25.0 ± 0.0  1.5 MB      2.0\n"
+            "FedPer            –  80.0 ± 7.1  90.0 ± 0.0  50.0 ± 0.0     –  25.0 ± 0.0  1.5 MB      2.0\n"
         )
 
     def test_a_terminal_shows_the_same_in_styles(self, table: Table) -> None:
@@ -56,20 +60,21 @@ class TestForms:
         assert table.markdown() == (
             "| method | global | personal | head | mid | tail | worst 10 % | bytes | seconds |\n"
             "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
-            "| fedavg | 60.0 ± 14.1 | 60.0 ± 0.0 | 90.0 ± 0.0 | 50.0 ± 0.0 | – | 25.0 ± 0.0 | 1.5 MB | 2.0 |\n"
-            "| fedper | – | **80.0 ± 7.1** | 90.0 ± 0.0 | 50.0 ± 0.0 | – | 25.0 ± 0.0 | 1.5 MB | 2.0 |\n"
+            "| FedAvg | 60.0 ± 14.1 | 60.0 ± 0.0 | 90.0 ± 0.0 | 50.0 ± 0.0 | – | 25.0 ± 0.0 | 1.5 MB | 2.0 |\n"
+            "| FedPer | – | **80.0 ± 7.1** | 90.0 ± 0.0 | 50.0 ± 0.0 | – | 25.0 ± 0.0 | 1.5 MB | 2.0 |\n"
             "\nbold: best of the column, underlined: second best\n"
         )
 
     def test_latex(self, table: Table) -> None:
         assert table.latex().splitlines() == [
+            r"% in the preamble: \usepackage{booktabs}",
             r"\begin{tabular}{lrrrrrrrr}",
             r"\toprule",
             r"method & global & personal & head & mid & tail & worst 10 \% & bytes & seconds \\",
             r"\midrule",
-            r"fedavg & 60.0 $\pm$ 14.1 & 60.0 $\pm$ 0.0 & 90.0 $\pm$ 0.0 & 50.0 $\pm$ 0.0 & -- & 25.0 $\pm$ 0.0 "
+            r"FedAvg & 60.0 $\pm$ 14.1 & 60.0 $\pm$ 0.0 & 90.0 $\pm$ 0.0 & 50.0 $\pm$ 0.0 & -- & 25.0 $\pm$ 0.0 "
             r"& 1.5 MB & 2.0 \\",
-            r"fedper & -- & \textbf{80.0 $\pm$ 7.1} & 90.0 $\pm$ 0.0 & 50.0 $\pm$ 0.0 & -- & 25.0 $\pm$ 0.0 "
+            r"FedPer & -- & \textbf{80.0 $\pm$ 7.1} & 90.0 $\pm$ 0.0 & 50.0 $\pm$ 0.0 & -- & 25.0 $\pm$ 0.0 "
             r"& 1.5 MB & 2.0 \\",
             r"\bottomrule",
             r"\end{tabular}",
@@ -110,11 +115,106 @@ class TestForms:
 
     def test_method_without_any_test(self) -> None:
         table = comparison_table([found("fedavg", 0, None, None)])
-        assert table.rows == [["fedavg", "–", "–", "–", "–", "–", "–", "1.5 MB", "2.0"]]
+        assert table.rows == [["FedAvg", "–", "–", "–", "–", "–", "–", "1.5 MB", "2.0"]]
 
     def test_rows_come_in_the_order_of_the_methods(self) -> None:
         table = comparison_table([found(name, 0, 0.5, 0.6) for name in ("zeta", "alpha", "mid")])
         assert [row[0] for row in table.rows] == ["zeta", "alpha", "mid"]
+
+
+class TestNames:
+    def test_methods_are_written_as_in_their_papers_for_people_and_by_key_for_programs(self) -> None:
+        labels = {
+            "mupfl": "MuPFL",
+            "fedcrc": "FedCRC",
+            "map": "MAP",
+            "ecl, base=scaffold": "ECL, base=scaffold",
+            "distfl": "DistFL",
+            "scaffold": "SCAFFOLD",
+            "fedavg-ft": "FedAvg-FT",
+            "pull.py:Pull": "pull.py:Pull",
+            "my map": "my map",
+        }
+        table = comparison_table([found(label, 0, 0.5, 0.6) for label in labels])
+        assert [row[0] for row in table.rows] == list(labels.values())
+        assert all(f"\n{name} & 50.0" in table.latex() for name in labels.values())
+        assert [row["method"] for row in csv.DictReader(io.StringIO(table.csv()))] == list(labels)
+
+    @pytest.mark.parametrize(
+        ("label", "written"),
+        [
+            ("fedper − fedavg", "FedPer − FedAvg"),
+            ("map, seed 0 · split.alpha = 0.1", "MAP, seed 0 · split.alpha = 0.1"),
+            ("map (unfinished)", "MAP (unfinished)"),
+            ("local test", "local test"),
+            ("", ""),
+        ],
+    )
+    def test_labels_of_figures(self, label: str, written: str) -> None:
+        assert as_written(label) == written
+
+    def test_every_method_of_this_package_has_a_name_of_its_own(self) -> None:
+        ours = [spec for spec in methods if spec.__module__.startswith("polyfed.")]
+        titles = [methods.title(spec.name) for spec in ours]
+        assert len(set(titles)) == len(titles)
+        assert methods.title("nobody.py:Nothing") == "nobody.py:Nothing"  # and no file is read
+
+
+class TestColumns:
+    def test_some_in_the_order_that_was_asked_for(self) -> None:
+        one = found("fedavg", 0, 0.5, 0.6)
+        table = comparison_table([one], columns=choose_columns(["worst-10", "global", "global-tail"]))
+        assert table.head == ["method", "worst 10 %", "global", "global tail"]
+        assert table.rows == [["FedAvg", "25.0", "50.0", "–"]]
+        assert list(next(csv.DictReader(io.StringIO(table.csv()))))[:4] == [
+            "method",
+            "seeds",
+            "worst 10 % mean",
+            "worst 10 % std",
+        ]
+
+    def test_no_choice_is_the_usual_table(self) -> None:
+        assert choose_columns(None) is COLUMNS
+
+    @pytest.mark.parametrize(
+        ("names", "sentence"),
+        [
+            (
+                ["personal", "tial"],
+                "there is no column 'tial'; there are global, personal, head, mid, tail, worst-10, ",
+            ),
+            ([], "a table needs a column; there are global, "),
+            (["tail", "tail"], "the column 'tail' is given twice"),
+        ],
+    )
+    def test_wrong_names(self, names: list[str], sentence: str) -> None:
+        with pytest.raises(UsageError, match=re.escape(sentence)):
+            choose_columns(names)
+
+
+class TestKeysOfRows:
+    def test_are_columns_where_rows_differ(self) -> None:
+        own = [{"train.lr": lr, "model": "mlp", "rounds": 3} for lr in (0.1, 0.05)]
+        table = comparison_table([found(name, 0, 0.5, 0.6, own=o) for name, o in zip("ab", own, strict=True)])
+        assert table.head[:3] == ["method", "train.lr", "global"]
+        assert [row[:2] for row in table.rows] == [["a", "0.1"], ["b", "0.05"]]
+        assert table.latex().splitlines()[1] == r"\begin{tabular}{llrrrrrrrr}"
+        assert [row["train.lr"] for row in csv.DictReader(io.StringIO(table.csv()))] == ["0.1", "0.05"]
+
+    def test_stand_before_the_setting(self) -> None:
+        runs = [
+            found(name, 0, 0.5, 0.6, own={"rounds": rounds}, setting={"split.alpha": alpha})
+            for alpha in (0.1, 1)
+            for name, rounds in (("a", 2), ("b", 4))
+        ]
+        table = comparison_table(runs)
+        assert table.head[:3] == ["method", "rounds", "split.alpha"]
+        assert [row[:3] for row in table.rows] == [
+            ["a", "2", "0.1"],
+            ["b", "4", "0.1"],
+            ["a", "2", "1"],
+            ["b", "4", "1"],
+        ]
 
 
 def ranked(personal: Mapping[str, Sequence[float]]) -> dict[str, str]:
@@ -172,7 +272,7 @@ class TestSettings:
         assert ranks == [["b"], ["a"]]
         assert table.text().count("\n------") == 2
         assert table.latex().count(r"\midrule") == 2
-        assert table.latex().startswith(r"\begin{tabular}{lllrrrrrrrr}")
+        assert table.latex().splitlines()[1] == r"\begin{tabular}{lllrrrrrrrr}"
         assert "underlined: second best, each setting by itself" in table.markdown()
         assert next(csv.DictReader(io.StringIO(table.csv())))["split.alpha"] == "0.1"
 
@@ -216,7 +316,10 @@ class TestBaseline:
         assert beside(against(self.UNCLEAR)) == "(+3.0)"
 
     def test_worse(self) -> None:
-        assert beside(against([-d for d in self.CLEAR])) == "(-3.0*)"
+        worse = against([-d for d in self.CLEAR])
+        assert beside(worse) == "(−3.0*)"
+        assert "($-$3.0$^{*}$)" in worse.latex()
+        assert float(list(csv.DictReader(io.StringIO(worse.csv())))[1]["personal delta"]) == pytest.approx(-0.03)
 
     def test_four_seeds_are_too_few(self) -> None:
         table = against(self.CLEAR[:4])
@@ -317,7 +420,7 @@ class TestLegendOfTimes:
         assert table.legend == [
             "seconds by phase, 2 runs: setup 2.0, train 12.0, server 1.0, eval 13.5, finish 0.0, checkpoint 1.0, "
             "report 0.5",
-            "fedper: 13.8 s were spent outside training and 6.0 s in it: 11.5 s in eval and 1.0 s in setup",
+            "FedPer: 13.8 s were spent outside training and 6.0 s in it: 11.5 s in eval and 1.0 s in setup",
         ]
 
     def test_one_run(self) -> None:

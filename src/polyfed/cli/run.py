@@ -11,6 +11,9 @@ import typer
 from polyfed.cli.common import Baseline, Json, Quiet, RunPath, Trust, Words, only, print_value, read_words, say
 from polyfed.errors import RunFailed, UsageError, reading
 
+Columns = Annotated[
+    str | None, typer.Option("--columns", help="The columns of the table, for example personal,tail,bytes.")
+]
 Out = Annotated[Path | None, typer.Option("--out", help="The run directory itself; it must not exist or be empty.")]
 
 
@@ -27,15 +30,20 @@ def compare(
     words: Words = None,
     out: Annotated[Path | None, typer.Option("--out", help="Its directory; the same comparison goes on there.")] = None,
     baseline: Baseline = None,
+    columns: Columns = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare methods, settings and seeds: methods=[fedavg,fedprox] seeds=5 split.alpha=[0.1,0.5] fedprox.mu=0.1."""
+    """Compare methods, settings and seeds: methods=fedavg,fedprox seeds=5 split.alpha=0.1,0.5 fedprox.mu=0.1.
+
+    Every other key can be set for one method alone, too: fedprox.train.lr=0.05.
+    """
     sources, keys = read_words(words)
     import polyfed
 
-    made = polyfed.compare(*sources, keys, baseline=baseline, out=out, progress=not quiet)
-    _show_comparison(made, None, as_json, report=True)
+    chosen = _chosen(columns)
+    made = polyfed.compare(*sources, keys, baseline=baseline, columns=chosen, out=out, progress=not quiet)
+    _show_comparison(made, None, chosen, as_json, report=True)
 
 
 def resume(
@@ -56,22 +64,24 @@ def resume(
     anew = only(words, "engine", "jobs", "share")
     result = polyfed.resume(path, progress=not quiet, workers=workers, trust=trust, **anew)
     if isinstance(result, polyfed.Comparison):
-        _show_comparison(result, None, as_json, report=True)
+        _show_comparison(result, None, None, as_json, report=True)
     else:
         print_value(result.summary, as_json, lambda: _result_text(result))
 
 
-def show(path: RunPath, baseline: Baseline = None, as_json: Json = False, quiet: Quiet = False) -> None:
+def show(
+    path: RunPath, baseline: Baseline = None, columns: Columns = None, as_json: Json = False, quiet: Quiet = False
+) -> None:
     """What a run or comparison achieved, or how far it is."""
     import polyfed
 
     result = polyfed.load(path)
     if isinstance(result, polyfed.Comparison):
         with reading(f"'{path}'"):
-            _show_comparison(result, baseline, as_json)
+            _show_comparison(result, baseline, _chosen(columns), as_json)
         return
-    if baseline is not None:
-        raise UsageError(f"'{path}' is one run; a baseline is chosen in a comparison")
+    if baseline is not None or columns is not None:
+        raise UsageError(f"'{path}' is one run; a baseline and columns are chosen in a comparison")
     for remark in result.remarks:
         say(remark, 0)
     if result.finished:
@@ -105,7 +115,14 @@ def reproduce(
     _list_failures(failed, f"polyfed reproduce {paper} --out {folder}")
 
 
-def _show_comparison(made: Any, baseline: str | None, as_json: bool, report: bool = False) -> None:
+def _chosen(columns: str | None) -> list[str] | None:
+    """The names in `personal,tail`."""
+    return None if columns is None else [name.strip() for name in columns.split(",")]
+
+
+def _show_comparison(
+    made: Any, baseline: str | None, columns: list[str] | None, as_json: bool, report: bool = False
+) -> None:
     """Its table, whatever is finished; then its report, if it is to have one, and a failure, if there was one."""
     from rich.text import Text
 
@@ -114,7 +131,7 @@ def _show_comparison(made: Any, baseline: str | None, as_json: bool, report: boo
     value = {
         "comparison": str(made.path),
         "runs": made.summaries,
-        "table": made.table("csv", baseline),
+        "table": made.table("csv", baseline, columns),
         "missing": made.missing,
         "failed": {name: str(error) for name, error in made.failures.items()},
     }
@@ -123,7 +140,7 @@ def _show_comparison(made: Any, baseline: str | None, as_json: bool, report: boo
     where = f"runs and tables: {made.path}" + (f"\nreport: {page}" if report else "")
     go_on = "" if made.finished else f"\ngo on with: polyfed resume {made.path}"
     end = f"\n{CAPTION}\n\n{where}{go_on}"
-    table = made.as_table(baseline)
+    table = made.as_table(baseline, columns)
     print_value(
         value, as_json, lambda: Text.assemble("\n", table.styled() if sys.stdout.isatty() else table.text(), end)
     )

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from polyfed.comparison.grid import WHO, Cell, Grid, experiment, make_grid, read_grid
+from polyfed.comparison.grid import NOTED, WHO, Cell, Grid, experiment, make_grid, read_grid
+from polyfed.comparison.values import value_at
 from polyfed.config import Tree, merge, read_config, write_yaml
 from polyfed.engine.run_folder import RunFolder, alone, claim
 from polyfed.engine.trust import NOTE, only_ours, seal
@@ -28,6 +29,7 @@ class Found:
     summary: Mapping[str, Any]
     setting: Mapping[str, Any] = field(default_factory=dict)
     clients: Mapping[int, float] = field(default_factory=dict)
+    own: Mapping[str, Any] = field(default_factory=dict)  # its values of the keys that rows set for themselves
 
 
 def is_comparison(path: Path) -> bool:
@@ -85,7 +87,7 @@ class ComparisonFolder:
             elif not self.grid.same_as(theirs):
                 ours = self.grid.tree
                 keys = [
-                    k for k in {**theirs.tree, **ours} if k not in ("axes", *WHO) and theirs.tree.get(k) != ours.get(k)
+                    k for k in {**theirs.tree, **ours} if k not in (*NOTED, *WHO) and theirs.tree.get(k) != ours.get(k)
                 ]
                 raise UsageError(
                     f"'{self.path}' holds another comparison (other {', '.join(keys)}); give another --out"
@@ -132,9 +134,20 @@ class ComparisonFolder:
     def found(self, clients: bool = False) -> list[Found]:
         """What the finished cells achieved; with each client's own accuracy if asked."""
         return [
-            Found(cell.row, cell.seed, summary, cell.setting, accuracies(self.run(cell)) if clients else {})
+            Found(
+                cell.row,
+                cell.seed,
+                summary,
+                cell.setting,
+                accuracies(self.run(cell)) if clients else {},
+                self.own(self.run(cell).tree()) if self.grid.own else {},
+            )
             for cell, summary in self.results().items()
         ]
+
+    def own(self, config: Tree) -> dict[str, Any]:
+        """The values, in a run's config, of the keys that rows set for themselves."""
+        return {key: value_at(config, key) for key in self.grid.own}
 
 
 def accuracies(run: RunFolder) -> dict[int, float]:

@@ -20,13 +20,16 @@ from polyfed.comparison.axes import (
 )
 from polyfed.comparison.jobs import Jobs, read_jobs
 from polyfed.comparison.values import plain, word
-from polyfed.config import Config, Tree, identity, make_config, unflatten
+from polyfed.config import Config, Tree, identity, make_config, merge, named_sections, registry_of, unflatten
 from polyfed.errors import UsageError, did_you_mean
+from polyfed.registry import registries
 
+FOR_ROWS = tuple(key for key in Config.model_fields if key not in ("method", "seed"))
 Row = tuple[str, Tree]  # a label, and the keys it sets
 SEEDS = 3
 LONGEST = 120  # characters of a directory's name
 MOST = 10_000  # cells
+NOTED = ("axes", "own")  # what a comparison's file notes of its tree, so that it is read again without types
 WHO = ("jobs", "share")  # keys of a comparison that decide who does the work, not what comes out
 
 
@@ -64,6 +67,7 @@ class Grid:
     cells: tuple[Cell, ...]
     baseline: str | None = None
     jobs: Jobs = "auto"
+    own: tuple[str, ...] = ()  # the keys that rows set for themselves, beside their methods' parameters
     share: bool = True  # whether cells take the rounds of another cell that are theirs too
 
     @property
@@ -89,7 +93,7 @@ def make_grid(given: Tree) -> Grid:
 
     All cells are checked before anything runs.
     """
-    grid = read_grid({key: value for key, value in plain(given).items() if key != "axes"}, by_types=True)
+    grid = read_grid({key: value for key, value in plain(given).items() if key not in NOTED}, by_types=True)
     for cell in grid.cells:
         try:
             cell.config  # noqa: B018
@@ -99,15 +103,18 @@ def make_grid(given: Tree) -> Grid:
 
 
 def read_grid(tree: Tree, by_types: bool = False) -> Grid:
-    """The grid of a plain tree in which `axes` names the lists that are axes; nothing is checked against types."""
+    """The grid of a plain tree that notes which lists are axes, and which keys in a method's section any run has.
+
+    Then nothing is checked against types.
+    """
     kept = dict(tree)
-    listed = None if by_types else kept.pop("axes", [])
+    noted = None if by_types else Noted(kept.pop("axes", []), kept.pop("own", []))
     baseline, seeds = kept.pop("baseline", None), _seeds(kept.pop("seeds", SEEDS))
     jobs, share = read_jobs(kept.pop("jobs", "auto")), _truth("share", kept.pop("share", True))
-    rows, own = _rows_of_methods(kept, listed) if "rows" not in kept else (_named_rows(kept), [])
+    rows, found = _rows_of_methods(kept, noted) if "rows" not in kept else (_named_rows(kept), Noted([], []))
     if "seed" in kept:
-        raise UsageError("'seed' has no place in a comparison; give seeds=[...]")
-    axes, rest = take_axes(kept, by_type(kept) if listed is None else by_name(listed))
+        raise UsageError("'seed' has no place in a comparison; give seeds=...")
+    axes, rest = take_axes(kept, by_type(kept) if noted is None else by_name(noted.axes))
     for label, keys in rows:
         _no_axis_in(label, keys, axes)
     _countable(len(rows), len(seeds), *(len(axis.values) for axis in axes))
@@ -118,8 +125,9 @@ def read_grid(tree: Tree, by_types: bool = False) -> Grid:
         for label, keys in rows
     ]
     _distinct(cells)
-    known = [*own, *(axis.key for axis in axes)]
-    grid = Grid({**tree, "seeds": seeds, **({"axes": known} if known else {})}, tuple(cells), baseline, jobs, share)
+    notes = {"axes": [*found.axes, *(axis.key for axis in axes)], "own": found.own}
+    written = {**tree, "seeds": seeds, **{key: said for key, said in notes.items() if said}}
+    grid = Grid(written, tuple(cells), baseline, jobs, _keys_of_rows(rows), share)
     check_baseline(baseline, grid.rows)
     return grid
 
@@ -139,28 +147,83 @@ def check_baseline(baseline: Any, rows: Sequence[str]) -> None:
 # ---- rows
 
 
-def _rows_of_methods(tree: Tree, listed: Sequence[str] | None) -> tuple[list[Row], list[str]]:
-    """A row per method, with its own parameters, taken out of the tree; a list of values makes a row for each.
+@dataclass(frozen=True)
+class Noted:
+    """Which lists of a tree are axes, and which keys of its methods' sections are an experiment's."""
 
-    Beside them, the keys that have such lists.
+    axes: list[str]
+    own: list[str]
+
+
+def _rows_of_methods(tree: Tree, noted: Noted | None) -> tuple[list[Row], Noted]:
+    """A row per method, with its parameters and the keys of its own, taken out of the tree.
+
+    A list of values makes a row for each. Beside the rows, what is to be noted of them.
     """
     names = method_names(tree.pop("methods", None))
     if "method" in tree:
-        raise UsageError("'method' has no place in a comparison; give methods=[...]")
-    own = {name: _own_parameters(tree, name) for name in names}
+        raise UsageError("'method' has no place in a comparison; give methods=...")
+    sections = {name: _own_section(tree, name) for name in names}
     for name in names:
         tree.pop(_short(name), None)
     rows: list[Row] = []
-    known: list[str] = []
-    for name in names:
+    found = Noted([], [])
+    for name, section in sections.items():
         above = f"{_short(name)}."
-        axes, rest = take_axes(own[name], by_type_of(name, own[name]) if listed is None else by_name(listed, above))
-        known += [above + axis.key for axis in axes]
-        _countable(len(rows), *(len(axis.values) for axis in axes))
-        for setting in combinations(axes):
-            label = ", ".join([name, *(f"{key}={word(value)}" for key, value in setting.items())])
-            rows.append((label, {"method": applied({"name": name, **rest}, setting)}))
-    return rows, known
+        own = _experiments_keys(name, section) if noted is None else [k for k in section if above + k in noted.own]
+        params = {key: value for key, value in section.items() if key not in own}
+        keys = named_sections({key: value for key, value in section.items() if key in own})
+        if noted is None:
+            of_params, of_keys = by_type_of(name, params), by_type(merge(tree, keys))
+        else:
+            of_params = of_keys = by_name(noted.axes, above)
+        varied, params = take_axes(params, of_params)
+        more, keys = take_axes(keys, of_keys)
+        found.axes.extend(above + axis.key for axis in (*varied, *more))
+        found.own.extend(above + key for key in own)
+        _countable(len(rows), *(len(axis.values) for axis in (*varied, *more)))
+        for setting in combinations(varied):
+            for other in combinations(more):
+                label = ", ".join([name, *(f"{key}={word(value)}" for key, value in {**setting, **other}.items())])
+                method = applied({"name": name, **params}, setting)
+                rows.append((label, {"method": method, **applied(keys, other)}))
+    return rows, found
+
+
+def _experiments_keys(name: str, section: Tree) -> list[str]:
+    """The keys of a method's section that are not its parameters but an experiment's: `ditto.train.lr`."""
+    fields, short = registry_of("method").get(name).model_fields, _short(name)
+    if "seed" in section and "seed" not in fields:
+        raise UsageError(f"'{short}.seed' has no place in a comparison; give seeds=...")
+    unknown = [key for key in section if key not in fields and key not in FOR_ROWS]
+    if unknown:
+        hint = did_you_mean(unknown[0], [*fields, *FOR_ROWS])
+        raise UsageError(f"unknown key '{short}.{unknown[0]}' for method '{name}' and for an experiment; {hint}")
+    return [
+        key
+        for key, value in section.items()
+        if key in FOR_ROWS and (key not in fields or (isinstance(value, dict) and not _chosen_there(fields[key])))
+    ]
+
+
+def _chosen_there(field: Any) -> bool:
+    """Whether a method's parameter takes keys of its own, as a base does."""
+    return getattr(field.annotation, "kind", "") in registries
+
+
+def _keys_of_rows(rows: Sequence[Row]) -> tuple[str, ...]:
+    """What rows set beside the parameters of their methods, as a person writes it."""
+    leaves = [_leaves({key: value for key, value in keys.items() if key != "method"}) for _, keys in rows]
+    return tuple(dict.fromkeys(key for each in leaves for key in each))
+
+
+def _leaves(tree: Tree, above: tuple[str, ...] = ()) -> list[str]:
+    """The dotted keys of a tree that hold a value; a mapping by numbers is one."""
+    made = []
+    for key, value in named_sections(tree).items() if not above else tree.items():
+        nested = isinstance(value, dict) and all(isinstance(inside, str) for inside in value)
+        made += _leaves(value, (*above, key)) if nested else [key_of((*above, key))]
+    return made
 
 
 def _short(name: str) -> str:
@@ -168,7 +231,7 @@ def _short(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-def _own_parameters(tree: Tree, name: str) -> Tree:
+def _own_section(tree: Tree, name: str) -> Tree:
     found = tree.get(_short(name), {})
     if not isinstance(found, dict):
         short = _short(name)
@@ -180,11 +243,11 @@ def method_names(given: Any) -> list[str]:
     """The methods of a comparison, each once."""
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not names:
-        example = "for example methods=[fedavg,fedprox]"
-        raise UsageError(f"a comparison needs methods=[...], {example}" + (f" (got {given!r})" if given else ""))
+        example = "for example methods=fedavg,fedprox"
+        raise UsageError(f"a comparison needs methods=..., {example}" + (f" (got {given!r})" if given else ""))
     strange = [n for n in names if not isinstance(n, str)]
     if strange:
-        raise UsageError(f"methods must be a list of names, for example methods=[fedavg,fedprox] (got {strange[0]!r})")
+        raise UsageError(f"methods must be a list of names, for example methods=fedavg,fedprox (got {strange[0]!r})")
     _countable(len(names))
     twice = [n for n in names if names.count(n) > 1]
     if twice:
@@ -200,7 +263,7 @@ def _named_rows(tree: Tree) -> list[Row]:
     for row in _mappings(tree.pop("rows")):
         keys = unflatten({key: value for key, value in row.items() if key != "name"})
         if "seed" in keys:
-            raise UsageError(f"'seed' has no place in row '{row['name']}'; give seeds=[...]")
+            raise UsageError(f"'seed' has no place in row '{row['name']}'; give seeds=...")
         rows.append((row["name"], keys))
     return rows
 
@@ -244,8 +307,8 @@ def _about_lists(sentence: str, tree: Tree) -> str:
     """What a mistake in a list should say beside: whether the list was taken for an axis."""
     for path, _ in lists(tree):
         key = key_of(path)
-        said = key if path[0] in Config.model_fields else key_of(("method", *path[1:]))
-        if sentence.startswith(f"'{said}'"):
+        said = [key] if path[0] in Config.model_fields else [key_of(("method", *path[1:])), key_of(path[1:])]
+        if sentence.startswith(tuple(f"'{one}'" for one in said)):
             if key in tree.get("axes", ()):
                 return f"; '{key}' takes one value, so its list is an axis of the comparison"
             return f"; '{key}' takes a list itself, so this list is one value and no axis: vary it in rows"

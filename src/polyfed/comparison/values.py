@@ -1,5 +1,6 @@
 """What a comparison's file may hold: plain values, and how they are written in names."""
 
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -15,6 +16,14 @@ def word(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(str(v) if k == "name" else f"{k}={word(v)}" for k, v in value.items())
     return str(value).lower() if isinstance(value, bool) else "none" if value is None else str(value)
+
+
+def value_at(tree: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key of a complete tree; for a section, its name."""
+    value: Any = tree
+    for step in key.split("."):
+        value = value.get(step) if isinstance(value, dict) else None
+    return value.get("name", value) if isinstance(value, dict) else value
 
 
 def plain(value: Any, key: str = "") -> Any:

@@ -9,14 +9,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+from uuid import uuid4
 
 from polyfed.config import Config, flatten, write_yaml
 from polyfed.files import Place, write_file
 from polyfed.measure.watch import Watch
 from polyfed.registry import Registry, Spec, param
 
+# read when they are imported: no telemetry, and files instead of a server
 ALONE = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
+QUIET = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 
 
 class Book(Protocol):
@@ -78,9 +81,28 @@ class MLflow(InFolder):
         return _Store(where.resolve(), self.experiment, run, config)
 
 
-def _within(run: Place, name: str) -> Path:
+@tracker("wandb")
+class WeightsAndBiases(InFolder):
+    """A run of Weights & Biases, in files; it is sent only if you ask for `online` here or in WANDB_MODE."""
+
+    project: str = param("polyfed", "the project it belongs to")
+    mode: Literal["offline", "online"] | None = param(None, "offline or online; by default $WANDB_MODE, else offline")
+
+    def open(self, run: Place, config: Config, after: int) -> Book:
+        """A run in the folder `wandb` of the run's directory, or of `dir`."""
+        # each sitting has a new folder in it, where wandb leaves a link to a log of its own
+        where = _within(run, "wandb", depth=1).parent if self.dir is None else self.dir
+        mode = self.mode or os.environ.get("WANDB_MODE") or "offline"
+        return _Bias(where.resolve(), self.project, mode, run, config, after)
+
+    def reaches(self) -> str | None:
+        """Where it writes, if not in the run, or that it sends."""
+        return "the server of Weights & Biases" if self.mode == "online" else super().reaches()
+
+
+def _within(run: Place, name: str, depth: int | None = None) -> Path:
     """A folder of the run that a tracker's library writes into by itself; no link may lead it elsewhere."""
-    (run / name).refuse_links()
+    (run / name).refuse_links(depth)
     return run.path / name
 
 
@@ -108,7 +130,7 @@ class _Store:
     """A run of MLflow's; its id is kept beside the config, so that a resumed run goes on in it."""
 
     def __init__(self, where: Path, experiment: str, run: Place, config: Config):
-        os.environ.update(ALONE)  # read when it is imported: no telemetry, and files instead of a server
+        os.environ.update(ALONE)
         logging.getLogger("mlflow").setLevel(logging.ERROR)
         from mlflow.tracking import MlflowClient
 
@@ -146,6 +168,53 @@ class _Store:
         if summary is not None:
             self.client.set_tag(self.id, "fingerprint", summary["fingerprint"])
         self.client.set_terminated(self.id, status="KILLED" if summary is None else "FINISHED")
+
+
+class _Bias:
+    """A run of Weights & Biases; its id is kept beside the config, so that a resumed run is a part of it."""
+
+    def __init__(self, where: Path, project: str, mode: str, run: Place, config: Config, after: int):
+        for key, value in QUIET.items():
+            os.environ.setdefault(key, value)
+        import wandb
+
+        where.mkdir(parents=True, exist_ok=True)
+        alone = {
+            "symlink": False,
+            "disable_git": True,
+            "x_disable_stats": True,
+            "x_disable_meta": True,
+            "x_disable_machine_info": True,
+            "x_save_requirements": False,
+            "x_sync_dir_suffix": f"after-{after}",  # two sittings may begin in one second
+        }
+        self.run: Any = wandb.init(
+            project=project,
+            name=run.path.name,
+            id=self._id(run / "wandb.json"),
+            resume="allow",
+            mode=mode,
+            dir=str(where),
+            tags=[config.tag[:64]] if config.tag else None,
+            config=config.dump(),
+            settings=wandb.Settings(**alone, console="off", silent=True),
+        )
+        # not its own step, which never goes back: what came after the last checkpoint is written again
+        self.run.define_metric("*", step_metric="round")
+
+    @staticmethod
+    def _id(kept: Place) -> str:
+        if not kept.exists():
+            write_file(kept, json.dumps({"run": uuid4().hex[:8]}).encode())
+        return str(json.loads(kept.read_text())["run"])
+
+    def write(self, round: int, numbers: Mapping[str, float]) -> None:
+        self.run.log({"round": round, **numbers})
+
+    def close(self, summary: Mapping[str, Any] | None) -> None:
+        if summary is not None:
+            self.run.summary["fingerprint"] = summary["fingerprint"]
+        self.run.finish(exit_code=0 if summary is not None else 1)
 
 
 class Tracked:

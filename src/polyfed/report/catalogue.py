@@ -18,6 +18,7 @@ def _method(spec: type[Spec]) -> dict[str, Any]:
     wire = made.wire()
     return {
         "name": spec.name,
+        "title": spec.title or spec.name,
         "paper": spec.paper,
         "what": _first_line(spec),
         "params": parameters(spec),

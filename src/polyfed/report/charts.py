@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas
 
+from polyfed.report.names import as_written
+
 # told apart by people of every colour vision, and from the paper (light) and the screen (dark) behind them
 LIGHT = ("#0b6bb3", "#c24a08", "#00735a", "#d967a8", "#4a2580", "#a99400", "#8c1630", "#4f5964")
 DARK = ("#3f97ea", "#ff8a2b", "#57e0b4", "#f79ccf", "#8a63e8", "#efe55a", "#d9434f", "#8b97a6")
@@ -15,6 +17,7 @@ SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down"
 
 SAME_PLACE, SAME_HEIGHT = 0.005, 0.003  # of the axis, and of an accuracy: lines that are nearer look like one
 NUMBER, COUNT, PERCENT, POINTS, BYTES, SECONDS = "number", "count", "percent", "points", "bytes", "seconds"
+METHOD = "method"  # the column of an axis whose places are rows of a comparison
 Row = dict[str, Any]
 Numbers = Sequence[float]
 
@@ -42,6 +45,11 @@ class Axis:
         places = [float(n) for n in np.arange(0, self.finish, step) if self.finish - n > 0.6 * step]
         return [*places, self.finish], [*(f"{place:g}" for place in places), "finish"]
 
+    def written(self) -> "Axis":
+        """The same with methods as papers write them, where its places are methods."""
+        names = [as_written(name) for name in self.names or ()]
+        return replace(self, names=names) if self.column == METHOD else self
+
     def value(self, at: Any) -> Any:
         """What stands at a place, for a CSV file."""
         if self.finish is not None and abs(at - self.finish) < 0.5:  # stars stand side by side around it
@@ -63,6 +71,10 @@ class Mark:
     def named(self) -> bool:
         """Whether its series is written where it is drawn."""
         return False
+
+    def written(self) -> "Mark":
+        """The same with its method as papers write it."""
+        return replace(self, series=as_written(self.series))
 
     def rows(self, x: Axis, y: Axis) -> Iterator[Row]:
         """Its data, a row each."""
@@ -116,6 +128,10 @@ class Dots(Mark):
     sizes: Numbers | None = None
     size: str = "size"
     spread: tuple[Numbers, Numbers] | None = None
+
+    def written(self) -> "Mark":
+        label = as_written(self.series)
+        return replace(self, series=label, names=[label if name == self.series else name for name in self.names])
 
     def rows(self, x: Axis, y: Axis) -> Iterator[Row]:
         for i, (at, height, name) in enumerate(zip(self.x, self.y, self.names, strict=True)):
@@ -218,6 +234,11 @@ class Panel:
     rule: float | None = None
     square: bool = False
 
+    def written(self) -> "Panel":
+        """The same with methods as papers write them."""
+        marks = [mark.written() for mark in self.marks]
+        return replace(self, title=as_written(self.title), x=self.x.written(), y=self.y.written(), marks=marks)
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -239,6 +260,10 @@ class Chart:
         """How many panels stand side by side where there is room."""
         count = len(self.panels)
         return min(count, 2 if count % 2 == 0 and count % 3 else 3)
+
+    def written(self) -> "Chart":
+        """As it is drawn, with methods as papers write them; its data hold their keys."""
+        return replace(self, panels=[panel.written() for panel in self.panels])
 
     def frame(self) -> pandas.DataFrame:
         """All data of the figure; which panel and which series, where they have names."""

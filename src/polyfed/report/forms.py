@@ -13,9 +13,10 @@ MARKDOWN = {"": "{}", BEST: "**{}**", SECOND: "<u>{}</u>"}
 LATEX = {"": "{}", BEST: r"\textbf{{{}}}", SECOND: r"\underline{{{}}}"}
 IN_MARKDOWN = str.maketrans({"|": r"\|", "*": r"\*"})
 IN_LATEX = str.maketrans(
-    {"±": r"$\pm$", "–": "--", "†": r"$\dagger$", "*": r"$^{*}$", "<": "$<$", "~": r"\textasciitilde{}"}
+    {"±": r"$\pm$", "–": "--", "−": "$-$", "†": r"$\dagger$", "*": r"$^{*}$", "<": "$<$", "~": r"\textasciitilde{}"}
     | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", **{sign: f"\\{sign}" for sign in "%&#_${}"}}
 )
+PACKAGES = r"% in the preamble: \usepackage{booktabs}"
 RANKS = "bold: best of the column, underlined: second best"
 
 
@@ -98,7 +99,8 @@ class Table:
             lines += [r"\midrule", *(" & ".join(_marked(row, LATEX, IN_LATEX)) + r" \\" for row in group)]
         form = "l" * self.labels + "r" * (len(self.head) - self.labels)
         said = [rf"\par{{\footnotesize {sentence.translate(IN_LATEX)}}}" for sentence in self._explained()]
-        return "\n".join([f"\\begin{{tabular}}{{{form}}}", *lines, r"\bottomrule", r"\end{tabular}", *said]) + "\n"
+        begin, end = f"\\begin{{tabular}}{{{form}}}", r"\end{tabular}"
+        return "\n".join([PACKAGES, begin, *lines, r"\bottomrule", end, *said]) + "\n"
 
     def csv(self) -> str:
         """For a spreadsheet: plain numbers, mean and std in columns of their own."""

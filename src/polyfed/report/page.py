@@ -18,6 +18,7 @@ from polyfed.files import write_file
 from polyfed.report.charts import DARK, LIGHT, Chart
 from polyfed.report.interactive import figure, wide
 from polyfed.report.kinds import KINDS
+from polyfed.report.names import as_written
 from polyfed.report.packed import packed, packed_plotly
 from polyfed.report.runs import Selection, Shown, by_row, select
 from polyfed.report.tables import CAPTION, comparison_table
@@ -117,9 +118,10 @@ def _section(kinds: Sequence[str], selection: Selection, figures: list[Mapping[s
     """The charts of a section that have data; their panels are added to the figures."""
     made = []
     for kind in kinds:
-        chart = KINDS[kind].draw(selection)
-        if chart is None:
+        found = KINDS[kind].draw(selection)
+        if found is None:
             continue
+        chart = found.written()
         places = [(len(figures) + place, panel, wide(panel)) for place, panel in enumerate(chart.panels)]
         figures += [figure(panel) for panel in chart.panels]
         made.append(Drawn(chart, places, _command("figure", kind, *selection.sources, "--out", f"{kind}.pdf")))
@@ -138,7 +140,7 @@ def _allowed(scripts: Sequence[str]) -> str:
 def _title(selection: Selection) -> str:
     data = ", ".join(dict.fromkeys(str(run.config["data"].get("name")) for run in selection.runs))
     rows = selection.rows
-    named = ", ".join(rows)
+    named = ", ".join(map(as_written, rows))
     return f"{named if len(named) <= 40 else f'{len(rows)} methods'} on {data}"
 
 
@@ -162,7 +164,8 @@ def _configs(selection: Selection) -> dict[str, str]:
     for setting, runs in selection.by_setting().items():
         for row, seeds in by_row(runs).items():
             numbers = ", ".join(str(run.seed) for run in seeds)
-            label = ", ".join(filter(None, [row, setting, f"seed{'s' if len(seeds) > 1 else ''} {numbers}"]))
+            which = f"seed{'s' if len(seeds) > 1 else ''} {numbers}"
+            label = ", ".join(filter(None, [as_written(row), setting, which]))
             made[label] = write_yaml(seeds[0].config)
     return made
 
@@ -170,7 +173,7 @@ def _configs(selection: Selection) -> dict[str, str]:
 def _kept(selection: Selection) -> dict[str, Mapping[str, str]]:
     """What every finished row keeps on its clients, by name and in words."""
     told = {run.row: run.summary["keeps"] for run in selection.runs if run.summary and run.summary.get("keeps")}
-    return {row: told[row] for row in selection.rows if row in told}
+    return {as_written(row): told[row] for row in selection.rows if row in told}
 
 
 def _environments(selection: Selection) -> dict[str, Mapping[str, str]]:

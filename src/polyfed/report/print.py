@@ -72,7 +72,7 @@ def save(chart: Chart, path: Path) -> Path:
     data = path.with_suffix(".csv")
     try:
         with pyplot.rc_context(STYLE):
-            figure = drawing(chart)
+            figure = drawing(chart.written())
             figure.savefig(path, dpi=200, metadata=WITHOUT_DATE[form], bbox_inches="tight", pad_inches=0.05)
             pyplot.close(figure)
         chart.frame().to_csv(data, index=False, lineterminator="\n")

@@ -12,7 +12,8 @@ import numpy as np
 import pandas
 
 from polyfed.comparison.folder import ComparisonFolder, Found, accuracies, is_comparison
-from polyfed.comparison.grid import check_baseline, word
+from polyfed.comparison.grid import check_baseline
+from polyfed.comparison.values import value_at, word
 from polyfed.config import BESIDE, Tree, flatten
 from polyfed.engine.checkpoint import other_config
 from polyfed.engine.run_folder import RunFolder
@@ -38,6 +39,7 @@ class Shown:
     setting: Mapping[str, Any]
     config: Tree
     summary: Mapping[str, Any] | None
+    own: Mapping[str, Any] = field(default_factory=dict)  # of the keys that rows of a comparison set for themselves
     tables: dict[str, pandas.DataFrame] = field(default_factory=dict, repr=False, compare=False)  # those read so far
 
     @property
@@ -89,7 +91,8 @@ class Shown:
 
     def found(self) -> Found:
         """Its place in a table; only for a finished one."""
-        return Found(self.row, self.seed, self.summary or {}, self.setting, accuracies(RunFolder(self.path)))
+        clients = accuracies(RunFolder(self.path))
+        return Found(self.row, self.seed, self.summary or {}, self.setting, clients, self.own)
 
 
 @dataclass(frozen=True)
@@ -155,8 +158,9 @@ def select(paths: Sequence[Path], baseline: str | None = None) -> Selection:
 
 
 def _of_grid(folder: ComparisonFolder) -> list[Shown]:
-    begun = [cell for cell in folder.grid.cells if folder.run(cell).config.exists()]
-    return [replace(read(folder.run(cell).path), row=cell.row, setting=cell.setting) for cell in begun]
+    begun = {cell: folder.run(cell).path for cell in folder.grid.cells if folder.run(cell).config.exists()}
+    shown = {cell: read(path) for cell, path in begun.items()}
+    return [replace(run, row=cell.row, setting=cell.setting, own=folder.own(run.config)) for cell, run in shown.items()]
 
 
 def _of_folder(path: Path) -> list[Shown]:
@@ -220,11 +224,7 @@ def _differing(runs: Sequence[Shown]) -> list[str]:
 
 
 def _value(run: Shown, key: str) -> Any:
-    """The value at a dotted key; for a section, its name."""
-    value: Any = run.config
-    for step in key.split("."):
-        value = value.get(step) if isinstance(value, dict) else None
-    return value.get("name") if isinstance(value, dict) else value
+    return value_at(run.config, key)
 
 
 # ---- files

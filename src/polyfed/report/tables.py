@@ -9,10 +9,13 @@ from typing import Any
 
 from polyfed.comparison.folder import Found
 from polyfed.comparison.values import word
+from polyfed.errors import UsageError
 from polyfed.measure.paired import FEWEST_SEEDS, LEVEL, by_client, by_seed, differences
 from polyfed.measure.seconds import PHASES, outside_training, phases_in_words
 from polyfed.report.forms import BEST, SECOND, Entry, Rows, Table
+from polyfed.report.names import as_written
 
+MINUS = "−"  # not the hyphen
 PERCENT, SIZE, TIME = "percent", "bytes", "seconds"
 CAPTION = (
     "global: accuracy of the one global model on the global test set; personal: mean over clients of each client's "
@@ -29,6 +32,11 @@ class Column:
     unit: str
     get: Callable[[Found], float | None]
     per_client: bool = False
+
+    @property
+    def key(self) -> str:
+        """What it is called on a command line: `worst-10`."""
+        return "-".join(self.name.removesuffix(" %").split())
 
 
 def at(path: str) -> Callable[[Found], float | None]:
@@ -53,6 +61,34 @@ COLUMNS = (
     Column("bytes", SIZE, lambda found: found.summary["bytes"]["up"] + found.summary["bytes"]["down"]),
     Column("seconds", TIME, at("seconds.total")),
 )
+MORE = (
+    Column("balanced", PERCENT, at("personal.balanced")),
+    Column("best 10 %", PERCENT, at("personal.best10")),
+    Column("before finish", PERCENT, at("personal_before.accuracy")),
+    Column("selected", PERCENT, at("personal_selected.accuracy")),
+    Column("own classes", PERCENT, at("personal_classes.accuracy")),
+    Column("global local", PERCENT, at("global_local.accuracy")),
+    Column("held out", PERCENT, at("heldout.accuracy")),
+    Column("global balanced", PERCENT, at("global.balanced")),
+    Column("global head", PERCENT, at("global.head")),
+    Column("global mid", PERCENT, at("global.mid")),
+    Column("global tail", PERCENT, at("global.tail")),
+)  # what a table has where it is asked for
+
+
+def choose_columns(names: Sequence[str] | None) -> Sequence[Column]:
+    """The columns of these names, in this order; without any, the usual ones."""
+    if names is None:
+        return COLUMNS
+    known = {column.key: column for column in (*COLUMNS, *MORE)}
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        said = f"there is no column '{unknown[0]}'" if unknown else "a table needs a column"
+        raise UsageError(f"{said}; there are {', '.join(known)}")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UsageError(f"the column '{twice[0]}' is given twice")
+    return [known[name] for name in names]
 
 
 @dataclass(frozen=True)
@@ -89,7 +125,7 @@ class Score:
             return ""
         star = "*" if self.p is not None and self.p < LEVEL else ""
         dagger = f" †{self.clients[0]}/{self.clients[1]}" if self.clients and self.clients[0] else ""
-        return f"({round(100 * self.delta, 1) + 0.0:+.1f}{star}{dagger})"
+        return f"({round(100 * self.delta, 1) + 0.0:+.1f}{star}{dagger})".replace("-", MINUS)
 
 
 def comparison_table(
@@ -100,15 +136,17 @@ def comparison_table(
     for one in found:
         rows = groups.setdefault(tuple(word(value) for value in one.setting.values()), {})
         rows.setdefault(one.row, []).append(one)
-    keys = list(found[0].setting) if found else []
-    table = Table(["method", *keys, *(column.name for column in columns)], 1 + len(keys), [], [])
+    keys, own = list(found[0].setting) if found else [], _differing(found)
+    table = Table(["method", *own, *keys, *(column.name for column in columns)], 1 + len(own) + len(keys), [], [])
     everything: list[Score] = []
     for setting, rows in groups.items():
         base = rows.get(baseline or "", [])
         scores = {row: [_score(column, runs, base) for column in columns] for row, runs in rows.items()}
-        table.groups.append(_entries(scores, setting, columns))
+        values = {row: [word(runs[0].own[key]) for key in own] for row, runs in rows.items()}
+        table.groups.append(_entries(scores, {row: [*values[row], *setting] for row in rows}, columns))
         for row, runs in rows.items():
-            labels = {"method": row, **dict(zip(keys, setting, strict=True)), "seeds": len(runs)}
+            said = dict(zip([*own, *keys], [*values[row], *setting], strict=True))
+            labels = {"method": row, **said, "seeds": len(runs)}
             table.numbers.append(labels | _numbers(scores[row], columns, baseline is not None))
             everything += scores[row]
     notes = [*_shared(found), *_remarks(found), *notes]
@@ -119,6 +157,11 @@ def comparison_table(
 def _remarks(found: Sequence[Found]) -> list[str]:
     """What runs did otherwise than people expect, once for each row."""
     return list(dict.fromkeys(f"{one.row}: {said}" for one in found for said in one.summary.get("remarks") or ()))
+
+
+def _differing(found: Sequence[Found]) -> list[str]:
+    """The keys that rows set for themselves and in which they differ."""
+    return [key for key in (found[0].own if found else ()) if len({word(one.own[key]) for one in found}) > 1]
 
 
 def _score(column: Column, runs: Sequence[Found], base: Sequence[Found]) -> Score:
@@ -138,8 +181,8 @@ def _agreeing(runs: Sequence[Found], base: Sequence[Found], delta: float) -> tup
     return (len(agreeing), len(tests)) if tests else None
 
 
-def _entries(scores: Mapping[str, list[Score]], setting: Sequence[str], columns: Sequence[Column]) -> Rows:
-    """The rows of one setting, ranked against each other."""
+def _entries(scores: Mapping[str, list[Score]], labels: Mapping[str, Sequence[str]], columns: Sequence[Column]) -> Rows:
+    """The rows of one setting with their labels, ranked against each other."""
     ranks = [_ranks([row[place] for row in scores.values()], column) for place, column in enumerate(columns)]
     made = []
     for number, (row, each) in enumerate(scores.items()):
@@ -147,7 +190,7 @@ def _entries(scores: Mapping[str, list[Score]], setting: Sequence[str], columns:
             Entry(score.text(column.unit), rank[number], score.beside)
             for score, column, rank in zip(each, columns, ranks, strict=True)
         ]
-        made.append([Entry(row), *map(Entry, setting), *cells])
+        made.append([Entry(as_written(row)), *map(Entry, labels[row]), *cells])
     return made
 
 
@@ -180,8 +223,8 @@ def _legend(baseline: str | None, scores: Iterable[Score]) -> list[str]:
     """What the marks mean, for those that are there."""
     set_against = [score for score in scores if score.delta is not None]
     if baseline is None or not set_against:
-        return [] if baseline is None else [f"there is nothing to set against {baseline} yet"]
-    lines = [f"(+x): difference to {baseline}, mean over seeds"]
+        return [] if baseline is None else [f"there is nothing to set against {as_written(baseline)} yet"]
+    lines = [f"(+x): difference to {as_written(baseline)}, mean over seeds"]
     if all(score.p is None for score in set_against):
         lines[0] += f"; tested from {FEWEST_SEEDS} seeds on"
     else:
@@ -202,7 +245,7 @@ def _shared(found: Sequence[Found]) -> list[str]:
         if one.summary.get("phase_one"):
             run = PurePath(one.summary["phase_one"]["run"]).name
             takes[one.row] = rows.get(run, run)
-    said = "; ".join(f"{row} takes its rounds from {base}" for row, base in takes.items())
+    said = "; ".join(f"{as_written(row)} takes its rounds from {as_written(base)}" for row, base in takes.items())
     return [f"{said}: they are made once, and count in the bytes and seconds of both"] if said else []
 
 
@@ -214,7 +257,8 @@ def _unfinished(found: Iterable[Found]) -> list[str]:
         if failed:
             how = "" if accuracy is None else f", and have {100 * accuracy:.1f} without it"
             who = f"{len(failed)} of {one.summary['clients']}" if "clients" in one.summary else str(len(failed))
-            lines.append(f"{one.row}, seed {one.seed}: finish failed on {who} clients, which are not in personal{how}")
+            whose = f"{as_written(one.row)}, seed {one.seed}"
+            lines.append(f"{whose}: finish failed on {who} clients, which are not in personal{how}")
     return lines
 
 
@@ -225,7 +269,7 @@ def _sampled(found: Iterable[Found]) -> list[str]:
         tested = one.summary.get("tested") or {"global": 0, "personal_classes": 0}
         count, whole = tested["personal_classes"], tested["global"]
         if 0 < count < whole:
-            rows.setdefault(f"{count} of the {whole} samples of the global test set", []).append(one.row)
+            rows.setdefault(f"{count} of the {whole} samples of the global test set", []).append(as_written(one.row))
     return [
         f"PA_cls on {size}, equally many of each class: {', '.join(dict.fromkeys(each))}" for size, each in rows.items()
     ]
@@ -242,7 +286,7 @@ def _times(found: Sequence[Found]) -> list[str]:
     every = {row: {phase: sum(run[phase] for run in runs) for phase in PHASES} for row, runs in rows.items()}
     together = {phase: sum(row[phase] for row in every.values()) for phase in PHASES}
     elsewhere = {row: outside_training(seconds) for row, seconds in every.items()}
-    lines = [f"{row}: {where}" for row, where in elsewhere.items() if where]
+    lines = [f"{as_written(row)}: {where}" for row, where in elsewhere.items() if where]
     return [f"seconds by phase, {len(found)} run{'s'[: len(found) > 1]}: {phases_in_words(together)}", *lines]
 
 

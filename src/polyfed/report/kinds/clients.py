@@ -5,8 +5,22 @@ from collections.abc import Sequence
 import numpy as np
 import pandas
 
-from polyfed.report.charts import COUNT, PERCENT, POINTS, Axis, Chart, Dots, Histogram, Mark, Panel, Strip, drawn
+from polyfed.report.charts import (
+    COUNT,
+    METHOD,
+    PERCENT,
+    POINTS,
+    Axis,
+    Chart,
+    Dots,
+    Histogram,
+    Mark,
+    Panel,
+    Strip,
+    drawn,
+)
 from polyfed.report.kinds.words import AFTER, FINALLY, client_name, in_the_end, last, measured, titled
+from polyfed.report.names import as_written
 from polyfed.report.runs import Selection, Shown, by_row
 
 BINS = 20
@@ -29,7 +43,7 @@ def distribution(selection: Selection) -> Chart | None:
             )
             for at, row in enumerate(rows)
         ]
-        names = Axis("", "method", names=[measured(selection, row) for row in rows])
+        names = Axis("", METHOD, names=[measured(selection, row) for row in rows])
         panels.append(Panel(titled(words, setting), Axis("accuracy", "accuracy", PERCENT), names, marks))
     caption = "A dot per client, and per seed; box: the middle half, with the median. The worst and the best are named."
     return drawn("clients", "Accuracy of each client", caption, panels)
@@ -46,11 +60,12 @@ def change(selection: Selection) -> Chart | None:
         for row, changes in found.items():
             words = titled(f"{row} − {baseline}", setting)
             panels.append(_change_panel(words, row, selection.rows.index(row), changes, edges))
+    other = as_written(baseline or "")
     caption = (
-        f"Accuracy of each client's own model on its local test after finish (PA_all), minus that under {baseline} "
+        f"Accuracy of each client's own model on its local test after finish (PA_all), minus that under {other} "
         "with the same seed."
     )
-    return drawn("change", f"Change per client against {baseline}", caption, panels)
+    return drawn("change", f"Change per client against {other}", caption, panels)
 
 
 def _change_panel(title: str, row: str, tint: int, changes: pandas.Series, edges: Sequence[float]) -> Panel:
