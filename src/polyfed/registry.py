@@ -42,7 +42,7 @@ class Spec(Typed):
     model_config = ConfigDict(arbitrary_types_allowed=True, validate_default=True)
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
-    title: ClassVar[str] = ""  # as its paper writes it, where that is not its name
+    written: ClassVar[str] = ""  # as its paper writes it, where that is not its name
     kind: ClassVar[str] = "thing"
 
     def reaches(self) -> str | None:
@@ -76,11 +76,11 @@ class Registry:
         self._specs: dict[str, type[Spec]] = {}
         registries[kind] = self
 
-    def register(self, name: str, paper: str = "", title: str = "") -> Callable[[type[S]], type[S]]:
-        """Class decorator: this Spec answers to `name`; `title` is how its paper writes it."""
+    def register(self, name: str, paper: str = "", written: str = "") -> Callable[[type[S]], type[S]]:
+        """Class decorator: this Spec answers to `name`; `written` is how its paper writes it."""
 
         def enter(cls: type[S]) -> type[S]:
-            cls.paper, cls.title = paper, title
+            cls.paper, cls.written = paper, written
             return self._enter(cls, name)
 
         return enter
@@ -90,11 +90,11 @@ class Registry:
         importlib.import_module(self.home)
         return sorted(self._specs)
 
-    def title(self, name: str) -> str:
+    def as_written(self, name: str) -> str:
         """How a paper writes what is registered here under a name; other names stay as they are, nothing is loaded."""
         importlib.import_module(self.home)
         known = self._specs.get(name)
-        return (known.title if known is not None else "") or name
+        return (known.written if known is not None else "") or name
 
     def __iter__(self) -> Iterator[type[Spec]]:
         return iter(self._specs[name] for name in self.names())

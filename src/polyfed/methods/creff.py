@@ -15,7 +15,7 @@ from polyfed.params import Params, head, nothing
 from polyfed.registry import param
 
 
-@method("creff", title="CReFF", paper="Shang et al. 2022")
+@method("creff", written="CReFF", paper="Shang et al. 2022")
 class CReFF(FederatedFeatures):
     """FedAvg, and a head re-trained on federated features each round that answers for all."""
 

@@ -29,7 +29,7 @@ Limit = Annotated[float, Gt(0)] | Literal["auto"]
 When = Literal["once", "every", "until_stable"]
 
 
-@method("distfl", title="DistFL", paper="Liu et al. 2021")
+@method("distfl", written="DistFL", paper="Liu et al. 2021")
 class DistFL(Method):
     """Clients whose models answer alike to inputs extracted from batch statistics share a model."""
 

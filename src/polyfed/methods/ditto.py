@@ -9,7 +9,7 @@ from polyfed.parts.losses import cross_entropy
 from polyfed.registry import param
 
 
-@method("ditto", title="Ditto", paper="Li et al. 2021")
+@method("ditto", written="Ditto", paper="Li et al. 2021")
 class Ditto(Method):
     """FedAvg, and beside it a full personal model that is pulled towards the global one."""
 

@@ -20,7 +20,7 @@ from polyfed.parts.losses import balanced_cross_entropy, cross_entropy
 from polyfed.registry import param
 
 
-@method("ecl", title="ECL", paper="ECL")
+@method("ecl", written="ECL", paper="ECL")
 class ECL(OnTop):
     """After any method, every client makes experts for its frequent and its rare classes."""
 

@@ -3,6 +3,6 @@
 from polyfed.methods.base import Method, method
 
 
-@method("fedavg", title="FedAvg", paper="McMahan et al. 2017")
+@method("fedavg", written="FedAvg", paper="McMahan et al. 2017")
 class FedAvg(Method):
     """Every client trains the shared model; the server averages what comes back."""

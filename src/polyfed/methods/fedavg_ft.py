@@ -7,7 +7,7 @@ from polyfed.methods.fedavg import FedAvg
 from polyfed.registry import param
 
 
-@method("fedavg-ft", title="FedAvg-FT", paper="Wang et al. 2019; LG-Net of Liu et al. (DistFL)")
+@method("fedavg-ft", written="FedAvg-FT", paper="Wang et al. 2019; LG-Net of Liu et al. (DistFL)")
 class FedAvgFT(OnTop):
     """Any method, then local fine-tuning of all layers on every client."""
 

@@ -16,7 +16,7 @@ from polyfed.registry import param
 ROWS = named("head.weight")
 
 
-@method("fedaws", paper="Yu et al. 2020")
+@method("fedaws", written="FedAwS", paper="Yu et al. 2020")
 class FedAwS(Method):
     """FedAvg whose server spreads the rows of the averaged head, one for each class."""
 

@@ -10,7 +10,7 @@ from polyfed.params import Slice, body
 from polyfed.registry import param
 
 
-@method("fedbabu", title="FedBABU", paper="Oh et al. 2022")
+@method("fedbabu", written="FedBABU", paper="Oh et al. 2022")
 class FedBABU(Method):
     """Only the body is trained and averaged, under a head that stays random; at the end each client tunes the whole."""
 

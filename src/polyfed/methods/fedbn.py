@@ -4,7 +4,7 @@ from polyfed.methods.base import Method, method
 from polyfed.params import bn
 
 
-@method("fedbn", title="FedBN", paper="Li et al. 2021")
+@method("fedbn", written="FedBN", paper="Li et al. 2021")
 class FedBN(Method):
     """Batch normalisation, weights and statistics, is personal; a model without it is plain FedAvg."""
 

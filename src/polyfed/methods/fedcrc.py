@@ -15,7 +15,7 @@ from polyfed.parts.losses import LogitLoss, cross_entropy
 from polyfed.registry import param
 
 
-@method("fedcrc", title="FedCRC", paper="FedCRC")
+@method("fedcrc", written="FedCRC", paper="FedCRC")
 class FedCRC(Method):
     """A body learnt under a fixed global head, a personal head on it, and a global head taught by the personal one."""
 

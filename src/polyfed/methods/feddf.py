@@ -17,7 +17,7 @@ from polyfed.parts.steps import adam
 from polyfed.registry import param
 
 
-@method("feddf", paper="Lin et al. 2020")
+@method("feddf", written="FedDF", paper="Lin et al. 2020")
 class FedDF(Method):
     """FedAvg whose server teaches the average what its clients' models answer together on public samples."""
 

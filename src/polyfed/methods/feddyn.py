@@ -16,7 +16,7 @@ from polyfed.parts.corrections import pull
 from polyfed.registry import param
 
 
-@method("feddyn", paper="Acar et al. 2021")
+@method("feddyn", written="FedDyn", paper="Acar et al. 2021")
 class FedDyn(Method):
     """Each client's objective is bent by what it learnt so far, so that its minimum agrees with everybody's."""
 

@@ -12,7 +12,7 @@ from polyfed.parts.resident import Batch
 from polyfed.registry import param
 
 
-@method("fedlc", paper="Zhang et al. 2022")
+@method("fedlc", written="FedLC", paper="Zhang et al. 2022")
 class FedLC(Method):
     """Training logits are lowered by a margin that is larger for classes the client holds less of."""
 

@@ -12,7 +12,7 @@ from polyfed.parts.resident import Batch
 from polyfed.registry import param
 
 
-@method("fedmmd", paper="Yao et al. 2018")
+@method("fedmmd", written="FedMMD", paper="Yao et al. 2018")
 class FedMMD(Method):
     """FedAvg whose clients keep the distribution of their features near that of the received model."""
 

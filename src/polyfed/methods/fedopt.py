@@ -12,7 +12,7 @@ from polyfed.parts.server_steps import AdaptiveStep, momentum_step
 from polyfed.registry import param
 
 
-@method("fedopt", paper="Reddi et al. 2021")
+@method("fedopt", written="FedOpt", paper="Reddi et al. 2021")
 class FedOpt(Method):
     """FedAvg whose server steps along the mean change of its clients: SGD with momentum, Adam, Yogi or Adagrad."""
 

@@ -4,7 +4,7 @@ from polyfed.methods.base import Method, method
 from polyfed.params import head
 
 
-@method("fedper", title="FedPer", paper="Arivazhagan et al. 2019")
+@method("fedper", written="FedPer", paper="Arivazhagan et al. 2019")
 class FedPer(Method):
     """The head is personal; the body is averaged."""
 

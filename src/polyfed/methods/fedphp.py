@@ -60,7 +60,7 @@ class Inherits(Method):
         return client.model
 
 
-@method("fedphp", title="FedPHP", paper="Li et al. 2021")
+@method("fedphp", written="FedPHP", paper="Li et al. 2021")
 class FedPHP(Inherits, FedRS):
     """One stage: every step learns from data and from the inherited model; the trained model is sent."""
 

@@ -19,7 +19,7 @@ from polyfed.parts.resident import Batch, in_batches
 from polyfed.registry import param
 
 
-@method("fedproto", paper="Tan et al. 2022")
+@method("fedproto", written="FedProto", paper="Tan et al. 2022")
 class FedProto(Method):
     """Every model is personal; clients share the mean features of each class and draw theirs towards everybody's."""
 

@@ -7,7 +7,7 @@ from polyfed.parts.corrections import pull
 from polyfed.registry import param
 
 
-@method("fedprox", title="FedProx", paper="Li et al. 2020")
+@method("fedprox", written="FedProx", paper="Li et al. 2020")
 class FedProx(Method):
     """FedAvg with a pull towards the received model."""
 

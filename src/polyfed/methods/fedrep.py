@@ -7,7 +7,7 @@ from polyfed.params import body, head
 from polyfed.registry import param
 
 
-@method("fedrep", title="FedRep", paper="Collins et al. 2021")
+@method("fedrep", written="FedRep", paper="Collins et al. 2021")
 class FedRep(FedPer):
     """The personal head is trained first, on the frozen body; then the shared body, under the frozen head."""
 

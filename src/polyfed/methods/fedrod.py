@@ -33,7 +33,7 @@ class TwoHeads(WithPrivate):
         return self.head(features) + self.own(features)
 
 
-@method("fedrod", paper="Chen and Chao 2022")
+@method("fedrod", written="FedROD", paper="Chen and Chao 2022")
 class FedROD(Method):
     """A generic head learnt with balanced softmax, averaged with the body, and a personal head on top of it."""
 

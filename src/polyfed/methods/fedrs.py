@@ -11,7 +11,7 @@ from polyfed.parts.resident import Batch
 from polyfed.registry import param
 
 
-@method("fedrs", title="FedRS", paper="Li and Zhan 2021")
+@method("fedrs", written="FedRS", paper="Li and Zhan 2021")
 class FedRS(Method):
     """Training logits of classes a client does not hold are restricted, so that their rows are hardly pushed away."""
 

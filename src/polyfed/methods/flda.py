@@ -39,7 +39,7 @@ class TwoNetworks(WithPrivate):
         return torch.logaddexp(of_shared + shared.log_softmax(1), of_private + private.log_softmax(1))
 
 
-@method("flda", paper="Peterson et al. 2019")
+@method("flda", written="FLDA", paper="Peterson et al. 2019")
 class FLDA(Method):
     """Every client mixes the averaged network with one of its own, by a gate of its own; all are trained together."""
 

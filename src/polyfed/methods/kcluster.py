@@ -15,7 +15,7 @@ from polyfed.parts.losses import cross_entropy
 from polyfed.registry import param
 
 
-@method("k-cluster", title="K-Cluster", paper="Ghosh et al. 2020 (IFCA)")
+@method("k-cluster", written="K-Cluster", paper="Ghosh et al. 2020 (IFCA)")
 class KCluster(Method):
     """k global models; each client trains the one with the smallest loss on its data."""
 

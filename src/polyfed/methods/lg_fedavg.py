@@ -8,7 +8,7 @@ from polyfed.methods.base import Method, method
 from polyfed.params import body
 
 
-@method("lg-fedavg", paper="Liang et al. 2020")
+@method("lg-fedavg", written="LG-FedAvg", paper="Liang et al. 2020")
 class LGFedAvg(Method):
     """The body is personal; the head is averaged."""
 

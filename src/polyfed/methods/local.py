@@ -7,7 +7,7 @@ from polyfed.methods.base import Client, Method, Server, Upload, method
 from polyfed.params import everything
 
 
-@method("local", title="Local", paper="control")
+@method("local", written="Local", paper="control")
 class Local(Method):
     """Every client trains alone, as many epochs as it would expect in federation; nothing is sent."""
 

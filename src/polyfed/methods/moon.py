@@ -15,7 +15,7 @@ from polyfed.parts.resident import Batch, Frozen
 from polyfed.registry import param
 
 
-@method("moon", paper="Li et al. 2021 (MOON)")
+@method("moon", written="MOON", paper="Li et al. 2021 (MOON)")
 class MOON(Method):
     """Features are drawn to those of the global model and away from those of the client's last one."""
 

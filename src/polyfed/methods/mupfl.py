@@ -23,7 +23,7 @@ from polyfed.parts import bavd
 from polyfed.registry import contradiction, param
 
 
-@method("mupfl", title="MuPFL", paper="Zhang et al. 2024")
+@method("mupfl", written="MuPFL", paper="Zhang et al. 2024")
 class MuPFL(FederatedFeatures, ClusterUpdates):
     """Biased dropout on clients, cluster-wise updates, heads tuned on federated features; each can be switched off."""
 

@@ -13,7 +13,7 @@ from polyfed.parts.steps import maml
 from polyfed.registry import param
 
 
-@method("per-fedavg", paper="Fallah et al. 2020")
+@method("per-fedavg", written="Per-FedAvg", paper="Fallah et al. 2020")
 class PerFedAvg(Method):
     """A global model from which one gradient step on a client's data leads to a good personal one."""
 

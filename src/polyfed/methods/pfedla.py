@@ -20,7 +20,7 @@ from polyfed.parts.hypernet import Hypernetwork, layers_of, mixed, shares_of, sl
 from polyfed.registry import param
 
 
-@method("pfedla", paper="Ma et al. 2022")
+@method("pfedla", written="pFedLA", paper="Ma et al. 2022")
 class PFedLA(Method):
     """Each client's model is mixed from everybody's, layer by layer, with weights that its own hypernetwork learns."""
 

@@ -13,7 +13,7 @@ from polyfed.parts.steps import moreau
 from polyfed.registry import param
 
 
-@method("pfedme", paper="Dinh et al. 2020")
+@method("pfedme", written="pFedMe", paper="Dinh et al. 2020")
 class PFedMe(Method):
     """Every step solves for a personal model near the local one, and moves the local one towards it."""
 

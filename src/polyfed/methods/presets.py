@@ -68,7 +68,7 @@ MUPFL: dict[str, Any] = {
 
 @method(
     "mupfl-paper",
-    title="MuPFL (paper)",
+    written="MuPFL (paper)",
     paper="Zhang et al. 2024, equations read so that they agree with the prose",
 )
 @pinned(**MUPFL)
@@ -78,7 +78,7 @@ class MuPFLPaper(MuPFL):
     weighting = "sample"
 
 
-@method("mupfl-printed", title="MuPFL (as printed)", paper="Zhang et al. 2024, psi as printed")
+@method("mupfl-printed", written="MuPFL (as printed)", paper="Zhang et al. 2024, psi as printed")
 @pinned(**MUPFL | {"bavd_psi": "printed"})
 class MuPFLPrinted(MuPFL):
     """MuPFL whose maps grow when the loss rises: the sign of psi as it is printed, against the sentence after it."""
@@ -86,7 +86,7 @@ class MuPFLPrinted(MuPFL):
     weighting = "sample"
 
 
-@method("ecl-algorithm1", title="ECL (algorithm 1)", paper="ECL, algorithm 1")
+@method("ecl-algorithm1", written="ECL (algorithm 1)", paper="ECL, algorithm 1")
 @pinned(
     base=FedAvg(),
     experts=2,
@@ -104,7 +104,9 @@ class ECLAlgorithm1(ECL):
     """ECL whose experts start as the whole global model, head too (algorithm 1, line 16), not under fresh heads."""
 
 
-@method("scaffold-official", title="SCAFFOLD (official)", paper="Karimireddy et al. 2020, as MAP's authors released it")
+@method(
+    "scaffold-official", written="SCAFFOLD (official)", paper="Karimireddy et al. 2020, as MAP's authors released it"
+)
 @pinned(server_lr=0.5, control="official")
 class ScaffoldOfficial(Scaffold):
     """SCAFFOLD as in MAP's released code: c takes the whole mean change, the raw gradient is clipped, eta_g = 0.5.
@@ -134,7 +136,7 @@ DISTFL: dict[str, Any] = {
 }
 
 
-@method("distfl-paper", title="DistFL (paper)", paper="Liu et al. 2021, as printed")
+@method("distfl-paper", written="DistFL (paper)", paper="Liu et al. 2021, as printed")
 @pinned(**DISTFL)
 class DistFLPaper(DistFL):
     """DistFL on plain responses, clustered anew every round from fresh noise, without warm-up.
@@ -145,7 +147,7 @@ class DistFLPaper(DistFL):
     weighting = "uniform"
 
 
-@method("distfl-official", title="DistFL (official)", paper="Liu et al. 2021, as released")
+@method("distfl-official", written="DistFL (official)", paper="Liu et al. 2021, as released")
 @pinned(**DISTFL | {"threshold": 0.2, "warmup_rounds": 5, "recluster": "once"})
 class DistFLOfficial(DistFL):
     """DistFL on plain responses with the released code's schedule and threshold, but with the paper's optimisation."""

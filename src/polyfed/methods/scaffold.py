@@ -20,7 +20,7 @@ from polyfed.parts.steps import momentum_reach
 from polyfed.registry import param
 
 
-@method("scaffold", title="SCAFFOLD", paper="Karimireddy et al. 2020")
+@method("scaffold", written="SCAFFOLD", paper="Karimireddy et al. 2020")
 class Scaffold(Method):
     """Control variates on both sides correct the drift of local steps."""
 

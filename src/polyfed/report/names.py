@@ -14,4 +14,4 @@ def as_written(label: str) -> str:
 
 def _as_written(label: str) -> str:
     found = LABEL.fullmatch(label)
-    return f"{methods.title(found['name'])}{found['rest']}" if found else label
+    return f"{methods.as_written(found['name'])}{found['rest']}" if found else label
