@@ -118,6 +118,8 @@ def keys(tiny: Keys) -> Keys:
         "seeds": 1,
         "ecl": {"base": "fedavg-ft", "phase2_epochs": 1},
         "ecl-algorithm1": {"base": "scaffold", "phase2_epochs": 1},
+        "fedafa": {"epochs": 1},
+        "tau-norm": {"base": "scaffold", "tau": "search"},
     }
 
 
@@ -143,7 +145,10 @@ class TestTheSame:
         assert base == {
             "ecl-s0": "fedavg-ft-s0",
             "ecl-algorithm1-s0": "scaffold-s0",
+            "fedafa-s0": "fedavg-s0",
             "fedavg-ft-s0": "fedavg-s0",
+            "lws-s0": "fedavg-s0",
+            "tau-norm-s0": "scaffold-s0",
             "fedavg-s0": None,
             "scaffold-s0": None,
         }
