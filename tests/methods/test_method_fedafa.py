@@ -9,8 +9,11 @@ from riding import Ride
 
 import by_hand
 from polyfed.config import Train
+from polyfed.data.samples import Samples
+from polyfed.methods.base import Client
 from polyfed.methods.fedafa import FedAFA
 from polyfed.params import head, last, trunk
+from polyfed.parts.adversarial import wanted
 from polyfed.parts.fit import balanced
 from polyfed.parts.losses import cross_entropy
 from polyfed.parts.resident import Batch
@@ -48,25 +51,21 @@ def test_without_generated_features_it_is_balanced_tuning(method: FedAFA) -> Non
 def test_the_loss_is_a_share_of_what_is_generated() -> None:
     home, data = by_hand.resident(), by_hand.some(labels=LABELS)
     client = by_hand.client(home, data)
-    features = client.features("last")
-    x, y = features.take(torch.arange(len(features)))
-    batch = Batch(home.model, x, y, torch.arange(len(features)), features)
+    batch = whole(client, client.features("last"))
     teacher = client.frozen(client.live).model
     method = FedAFA(c=0.6, **EASY)
     made, targets = method.generated(client, batch, teacher, client.draw("generated"))
     assert 0 < len(targets) < len(data)
     assert 0 not in targets, "the largest class is never made up"
     net = home.model
-    expected = 0.6 * F.cross_entropy(net.head(net.last(made)), targets) + 0.4 * F.cross_entropy(batch.logits, y)
+    expected = 0.6 * F.cross_entropy(net.head(net.last(made)), targets) + 0.4 * F.cross_entropy(batch.logits, batch.y)
     torch.testing.assert_close(method.mixed_loss(client, batch, teacher, client.draw("generated")), expected)
 
 
 def test_generated_features_are_taken_for_their_class() -> None:
     home, data = by_hand.resident(), by_hand.some(labels=LABELS * 4)
     client = by_hand.client(home, data)
-    features = client.features("last")
-    x, y = features.take(torch.arange(len(features)))
-    batch, teacher = Batch(home.model, x, y, torch.arange(len(features)), features), client.frozen(client.live).model
+    batch, teacher = whole(client, client.features("last")), client.frozen(client.live).model
     made, targets = FedAFA().generated(client, batch, teacher, client.draw("generated"))
     sure = teacher.head(teacher.last(made)).softmax(1).gather(1, targets[:, None])
     assert len(targets) > 0
@@ -74,17 +73,35 @@ def test_generated_features_are_taken_for_their_class() -> None:
     assert float(made.min()) >= 0
 
 
-def test_augmented_inputs_are_cut_in_the_loss() -> None:
-    """Features cannot be kept where inputs change; with a change that changes nothing all is the same."""
-    ends = []
-    for augment in (None, lambda x: x):
-        home, data = by_hand.resident(), by_hand.some(labels=LABELS)
-        client = by_hand.client(home, data, augment=augment, train={"batch": 12})
-        FedAFA(epochs=1, **EASY, lr=0.1).finish(client)
-        ends.append(client)
-    assert ends[1].features("last") is ends[1].data
-    assert (ends[0].memory.tuned != 0).any()
-    assert ends[0].memory.tuned.shape == ends[1].memory.tuned.shape
+def whole(client: Client, on: Samples) -> Batch:
+    """Everything as one batch."""
+    index = torch.arange(len(on))
+    return Batch(client.model, *on.take(index), index, on)
+
+
+def test_where_inputs_are_augmented_they_are_cut_in_the_loss() -> None:
+    home, data = by_hand.resident(), by_hand.some(labels=LABELS)
+    client = by_hand.client(home, data, augment=lambda x: x, train={"batch": 12})
+    teacher = client.frozen(client.live).model
+    cut = Samples.of(home.model.trunk(data.pool.x).detach(), data.y, "last")
+    one, other = (
+        FedAFA(**EASY).generated(client, whole(client, on), teacher, client.draw("generated")) for on in (data, cut)
+    )
+    torch.testing.assert_close(one, other)
+    assert len(one[1]) > 0
+    FedAFA(epochs=1, lr=0.1).finish(client)
+    assert not torch.equal(client.memory.tuned, home.initial.get(head | last)[0])
+
+
+def test_a_feature_starts_at_its_source() -> None:
+    home, data = by_hand.resident(), by_hand.some(labels=LABELS)
+    client = by_hand.client(home, data)
+    batch, teacher = whole(client, client.features("last")), client.frozen(client.live).model
+    chosen, source = wanted(batch.y, client.counts, client.draw("generated"))
+    made, y = FedAFA(**EASY, steps=0, size=1e-9).generated(client, batch, teacher, client.draw("generated"))
+    assert not torch.equal(chosen, source)
+    torch.testing.assert_close(made, batch.x[source])
+    assert torch.equal(y, batch.y[chosen])
 
 
 def test_a_client_of_one_class_makes_nothing() -> None:
