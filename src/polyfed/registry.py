@@ -41,7 +41,8 @@ class Spec(Typed):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, validate_default=True)
     name: ClassVar[str] = ""
-    paper: ClassVar[str] = ""
+    paper: ClassVar[str] = ""  # its authors and year
+    title: ClassVar[str] = ""
     kind: ClassVar[str] = "thing"
 
     def reaches(self) -> str | None:
@@ -75,11 +76,11 @@ class Registry:
         self._specs: dict[str, type[Spec]] = {}
         registries[kind] = self
 
-    def register(self, name: str, paper: str = "") -> Callable[[type[S]], type[S]]:
-        """Class decorator: this Spec answers to `name`."""
+    def register(self, name: str, paper: str = "", title: str = "") -> Callable[[type[S]], type[S]]:
+        """Class decorator: this Spec answers to `name`; it comes from a paper by these authors, with this title."""
 
         def enter(cls: type[S]) -> type[S]:
-            cls.paper = paper
+            cls.paper, cls.title = paper, title
             return self._enter(cls, name)
 
         return enter

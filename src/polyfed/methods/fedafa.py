@@ -22,11 +22,17 @@ from polyfed.parts.resident import Batch
 from polyfed.registry import param
 
 
-@method("fedafa", paper="Lu et al. 2023")
+@method(
+    "fedafa",
+    paper="Lu et al. 2023",
+    title="Personalized Federated Learning on Long-Tailed Data via Adversarial Feature Augmentation",
+)
 class FedAFA(OnTop):
     """After any method, every client makes features of its rare classes and trains the last layers with them."""
 
     late = True
+    cost = "its base's; at the end epochs of the last layers, with `steps` passes of them for every feature made"
+    edges = {"one class": "nothing is generated; it tunes on what it has"}
     newcomer = "the base's model, whose last layers it tunes at the end like everybody"
     keeps = {"tuned": "after finish, the last stage and the head"}
     base: Method = param(FedAvg(), "the method whose last layers are tuned")

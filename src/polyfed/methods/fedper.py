@@ -4,7 +4,7 @@ from polyfed.methods.base import Method, method
 from polyfed.params import head
 
 
-@method("fedper", paper="Arivazhagan et al. 2019")
+@method("fedper", paper="Arivazhagan et al. 2019", title="Federated Learning with Personalization Layers")
 class FedPer(Method):
     """The head is personal; the body is averaged."""
 

@@ -16,11 +16,13 @@ from polyfed.parts.heads import scale_head
 from polyfed.registry import param
 
 
-@method("lws", paper="Kang et al. 2020")
+@method("lws", paper="Kang et al. 2020", title="Decoupling Representation and Classifier for Long-Tailed Recognition")
 class LWS(OnTop):
     """After any method, every client learns how much each of its classes should count."""
 
     late = True
+    cost = "its base's; at the end one pass of the data and epochs of a number per class"
+    edges = {"one class": "only the scale of that class is learnt"}
     newcomer = "the base's model, whose classes it scales at the end like everybody"
     keeps = {"scales": "after finish, a factor for the logit of every class"}
     base: Method = param(FedAvg(), "the method whose head is scaled")

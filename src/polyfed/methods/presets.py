@@ -66,7 +66,7 @@ MUPFL: dict[str, Any] = {
 }
 
 
-@method("mupfl-paper", paper="Zhang et al. 2024, equations read so that they agree with the prose")
+@method("mupfl-paper", paper="Zhang et al. 2024, equations read so that they agree with the prose", title=MuPFL.title)
 @pinned(**MUPFL)
 class MuPFLPaper(MuPFL):
     """MuPFL as its text describes it; where an equation says the opposite, the prose is followed."""
@@ -74,7 +74,7 @@ class MuPFLPaper(MuPFL):
     weighting = "sample"
 
 
-@method("mupfl-printed", paper="Zhang et al. 2024, psi as printed")
+@method("mupfl-printed", paper="Zhang et al. 2024, psi as printed", title=MuPFL.title)
 @pinned(**MUPFL | {"bavd_psi": "printed"})
 class MuPFLPrinted(MuPFL):
     """MuPFL whose maps grow when the loss rises: the sign of psi as it is printed, against the sentence after it."""
@@ -82,7 +82,7 @@ class MuPFLPrinted(MuPFL):
     weighting = "sample"
 
 
-@method("ecl-algorithm1", paper="ECL, algorithm 1")
+@method("ecl-algorithm1", paper="Lv et al. 2024, algorithm 1", title=ECL.title)
 @pinned(
     base=FedAvg(),
     experts=2,
@@ -100,7 +100,7 @@ class ECLAlgorithm1(ECL):
     """ECL whose experts start as the whole global model, head too (algorithm 1, line 16), not under fresh heads."""
 
 
-@method("scaffold-official", paper="Karimireddy et al. 2020, as MAP's authors released it")
+@method("scaffold-official", paper="Karimireddy et al. 2020, as MAP's authors released it", title=Scaffold.title)
 @pinned(server_lr=0.5, control="official")
 class ScaffoldOfficial(Scaffold):
     """SCAFFOLD as in MAP's released code: c takes the whole mean change, the raw gradient is clipped, eta_g = 0.5.
@@ -130,7 +130,7 @@ DISTFL: dict[str, Any] = {
 }
 
 
-@method("distfl-paper", paper="Liu et al. 2021, as printed")
+@method("distfl-paper", paper="Liu et al. 2021, as printed", title=DistFL.title)
 @pinned(**DISTFL)
 class DistFLPaper(DistFL):
     """DistFL on plain responses, clustered anew every round from fresh noise, without warm-up.
@@ -141,7 +141,7 @@ class DistFLPaper(DistFL):
     weighting = "uniform"
 
 
-@method("distfl-official", paper="Liu et al. 2021, as released")
+@method("distfl-official", paper="Liu et al. 2021, as released", title=DistFL.title)
 @pinned(**DISTFL | {"threshold": 0.2, "warmup_rounds": 5, "recluster": "once"})
 class DistFLOfficial(DistFL):
     """DistFL on plain responses with the released code's schedule and threshold, but with the paper's optimisation."""

@@ -18,11 +18,15 @@ GRID = [tenth / 10 for tenth in range(11)]
 Tau = Literal["search"] | Annotated[float, Field(ge=0, le=1)]
 
 
-@method("tau-norm", paper="Kang et al. 2020")
+@method(
+    "tau-norm", paper="Kang et al. 2020", title="Decoupling Representation and Classifier for Long-Tailed Recognition"
+)
 class TauNorm(OnTop):
     """After any method, the rows of its head get more equal lengths, and the bias is dropped; nothing is trained."""
 
     late = True
+    cost = "its base's; at the end nothing, or with tau=search one pass of the data"
+    edges = {"one class": "with tau=search, the smallest tau that recalls it best"}
     newcomer = "the base's model under a normalised head, like everybody"
     keeps = {"tau": "after finish, the exponent that its head is normalised with"}
     base: Method = param(FedAvg(), "the method whose head is normalised")
