@@ -276,13 +276,19 @@ class Wire:
         return all(f.summed for f in self.up.values())
 
     def sizes(self, way: Literal["down", "up"]) -> str:
-        """How much goes one way for a client and round: floats, then what else there is."""
-        fields = getattr(self, way).values()
-        floats = Counter(f.size for f in fields if f.kind == "float" and f.part != nothing)
-        beside = [f.size if f.kind == "number" else f"{f.size} integers" for f in fields if f.kind != "float"]
-        sums = " + ".join(size if times == 1 else f"{times} {size}" for size, times in floats.items())
-        return ", ".join([sums] * bool(sums) + beside) or "nothing"
+        """How much goes one way for a client and round: floats, then what else there is, then what may be absent."""
+        fields = [f for f in getattr(self, way).values() if f.part != nothing]
+        always, at_times = (_sizes([f for f in fields if f.optional == optional]) for optional in (False, True))
+        return "; ".join([*[always] * bool(always), *[f"at times {at_times}"] * bool(at_times)]) or "nothing"
 
     def describe(self) -> dict[str, dict[str, str]]:
         """In words, for people."""
         return {"down": {n: str(f) for n, f in self.down.items()}, "up": {n: str(f) for n, f in self.up.items()}}
+
+
+def _sizes(fields: list[Field]) -> str:
+    """Floats added up, integers and numbers beside them."""
+    floats = Counter(f.size for f in fields if f.kind == "float")
+    sums = " + ".join(size if times == 1 else f"{times} {size}" for size, times in floats.items())
+    beside = [f.size if f.kind == "number" else f"{f.size} integers" for f in fields if f.kind != "float"]
+    return ", ".join([*[sums] * bool(sums), *beside])

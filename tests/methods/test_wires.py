@@ -1,5 +1,6 @@
 """What crosses the wire, for every method: only what is declared, bytes as counted by hand, nothing personal."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -111,6 +112,19 @@ def test_bytes_are_those_of_the_accounting(ride: Riding, name: str) -> None:
     assert spent["down"] == sum(s.down.nbytes for s in trained + finished)
     table = run.result.records("training")
     assert (int(table["bytes_down"].sum()), int(table["bytes_up"].sum())) == (8 * down, spent["up"])
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_the_catalogue_says_what_the_accounting_counts(ride: Riding, name: str) -> None:
+    """The sizes in words, read off the wire, with a model's numbers in place of the words."""
+    layout = ride({"name": name}, data="skewed", model="mlp", rounds=2).layout
+    words = {"nothing": 0, "P": layout.size, "shared": layout.size, "P[not head]": layout.length(body)}
+    words |= {"P[body]": layout.length(body), "P[not bn]": layout.length(~bn)}
+    wire = methods.build({"name": name}, "method").wire()
+    texts = [wire.sizes(way).replace("not ", "not_").split(",")[0] for way in ("down", "up")]
+    words = {key.replace("not ", "not_"): value for key, value in words.items()}
+    floats = tuple(math.prod(words[w] if w in words else int(w) for w in text.split()) for text in texts)
+    assert floats == FLOATS[name](layout.size, layout.length(body), layout.size)
 
 
 @pytest.mark.parametrize("name", ON_TOP)

@@ -19,8 +19,9 @@ from polyfed.comparison.axes import (
     take_axes,
 )
 from polyfed.comparison.jobs import Jobs, read_jobs
+from polyfed.comparison.rows import named_rows
 from polyfed.comparison.values import plain, word
-from polyfed.config import Config, Tree, identity, make_config, unflatten
+from polyfed.config import Config, Tree, identity, make_config, merge, unflatten
 from polyfed.errors import UsageError, did_you_mean
 
 Row = tuple[str, Tree]  # a label, and the keys it sets
@@ -140,7 +141,7 @@ def check_baseline(baseline: Any, rows: Sequence[str]) -> None:
 
 
 def _rows_of_methods(tree: Tree, listed: Sequence[str] | None) -> tuple[list[Row], list[str]]:
-    """A row per method, with its own parameters, taken out of the tree; a list of values makes a row for each.
+    """A row per method or row of a paper, with its own parameters; a list of values makes a row for each.
 
     Beside them, the keys that have such lists.
     """
@@ -154,12 +155,14 @@ def _rows_of_methods(tree: Tree, listed: Sequence[str] | None) -> tuple[list[Row
     known: list[str] = []
     for name in names:
         above = f"{_short(name)}."
-        axes, rest = take_axes(own[name], by_type_of(name, own[name]) if listed is None else by_name(listed, above))
+        row = named_rows().get(name)
+        method, keys = (row.method, row.keys) if row else (name, {"method": {"name": name}})
+        axes, rest = take_axes(own[name], by_type_of(method, own[name]) if listed is None else by_name(listed, above))
         known += [above + axis.key for axis in axes]
         _countable(len(rows), *(len(axis.values) for axis in axes))
         for setting in combinations(axes):
             label = ", ".join([name, *(f"{key}={word(value)}" for key, value in setting.items())])
-            rows.append((label, {"method": applied({"name": name, **rest}, setting)}))
+            rows.append((label, merge(keys, {"method": applied(rest, setting)})))
     return rows, known
 
 
