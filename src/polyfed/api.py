@@ -22,6 +22,16 @@ from polyfed.engine.run_folder import RunFolder, refuse_taken
 from polyfed.engine.trust import only_our_places
 from polyfed.engine.work import World, federation_of
 from polyfed.errors import DataError, PolyfedError, UsageError, did_you_mean, reading
+from polyfed.comparison.tune import FOLDER, Tuning, read_tuning
+from polyfed.config import Config, Tree, identity, make_config, merge, read_config, unflatten
+from polyfed.data.federation import Federation
+from polyfed.data.sources.arrays import Arrays
+from polyfed.engine.base import Crew, Engine
+from polyfed.engine.rounds import Run
+from polyfed.engine.run_folder import RunFolder, claim
+from polyfed.engine.trust import only_our_places
+from polyfed.engine.work import federation_of
+from polyfed.errors import DataError, Interrupted, PolyfedError, UsageError, did_you_mean, reading
 from polyfed.files import write_file
 from polyfed.measure.metrics import round_of_arrival
 from polyfed.measure.watch import Watch
@@ -448,7 +458,7 @@ class Comparison:
         check_baseline(baseline, grid.rows)
         chosen = baseline or grid.baseline
         missing = self.missing
-        notes = [f"not finished: {', '.join(missing)}"] if missing else []
+        notes = [*[grid.note] * bool(grid.note), *([f"not finished: {', '.join(missing)}"] if missing else [])]
         return comparison_table(self.folder.found(clients=chosen is not None), chosen, notes=notes)
 
     def write_tables(self, baseline: str | None = None) -> None:
@@ -493,7 +503,8 @@ def compare(
         share: Whether a method on top of another takes the rounds of a cell that is that other, which is the default.
             It changes no result.
         **keys: Keys that override those of the sources. `fedprox={"mu": 0.1}` sets a method's own parameters; a list
-            for a key that takes one value is an axis of the grid.
+            for a key that takes one value is an axis of the grid; `tune={"train.lr": [0.01, 0.1]}` lets each row have
+            the value that is best on the validation data of the first seed.
     """
     asked = {"methods": methods, "seeds": seeds, "baseline": baseline, "jobs": jobs, "share": share}
     tree: Tree = {}
@@ -519,6 +530,23 @@ def _rehearse_one(grid: Grid) -> None:
         if len(refusals) > 1:
             return
     raise refusal
+    path = Path(out) if out is not None else None
+    if "tune" in tree:
+        tree, path = _tuned(read_tuning(tree), path, progress)
+    folder = ComparisonFolder.open(make_grid(tree), path)
+    return _compared(folder, progress, tree.get("baseline"))
+
+
+def _tuned(tuning: Tuning, path: Path | None, progress: bool | Watch) -> tuple[Tree, Path]:
+    """Run the candidates; the tree of the comparison with what was chosen, and where it belongs."""
+    path = path or claim(None, f"compare-{tuning.grid.cells[0].config.data.name}")
+    folder = ComparisonFolder.open(tuning.grid, path / FOLDER)
+    try:
+        with watching(progress) as watch:
+            run_cells(folder, watch)
+    except Interrupted:
+        raise Interrupted(f"interrupted while tuning; go on with the same command and --out {path}") from None
+    return tuning.chosen(folder), path
 
 
 def _compared(folder: ComparisonFolder, progress: bool | Watch, baseline: str | None = None) -> Comparison:

@@ -66,6 +66,7 @@ class Grid:
     baseline: str | None = None
     jobs: Jobs = "auto"
     share: bool = True  # whether cells take the rounds of another cell that are theirs too
+    note: str = ""  # what its tables say beside
 
     @property
     def rows(self) -> list[str]:
@@ -102,8 +103,10 @@ def make_grid(given: Tree) -> Grid:
 def read_grid(tree: Tree, by_types: bool = False) -> Grid:
     """The grid of a plain tree in which `axes` names the lists that are axes; nothing is checked against types."""
     kept = dict(tree)
+    note = str(kept.pop("note", ""))
     listed = None if by_types else kept.pop("axes", [])
-    baseline, seeds = kept.pop("baseline", None), _seeds(kept.pop("seeds", SEEDS))
+    baseline, seeds = kept.pop("baseline", None), seeds_of(kept)
+    kept.pop("seeds", None)
     jobs, share = read_jobs(kept.pop("jobs", "auto")), _truth("share", kept.pop("share", True))
     rows, own = _rows_of_methods(kept, listed) if "rows" not in kept else (_named_rows(kept), [])
     if "seed" in kept:
@@ -120,7 +123,8 @@ def read_grid(tree: Tree, by_types: bool = False) -> Grid:
     ]
     _distinct(cells)
     known = [*own, *(axis.key for axis in axes)]
-    grid = Grid({**tree, "seeds": seeds, **({"axes": known} if known else {})}, tuple(cells), baseline, jobs, share)
+    whole = {**tree, "seeds": seeds, **({"axes": known} if known else {})}
+    grid = Grid(whole, tuple(cells), baseline, jobs, share, note)
     check_baseline(baseline, grid.rows)
     return grid
 
@@ -150,11 +154,11 @@ def _rows_of_methods(tree: Tree, listed: Sequence[str] | None) -> tuple[list[Row
         raise UsageError("'method' has no place in a comparison; give methods=[...]")
     own = {name: _own_parameters(tree, name) for name in names}
     for name in names:
-        tree.pop(_short(name), None)
+        tree.pop(short(name), None)
     rows: list[Row] = []
     known: list[str] = []
     for name in names:
-        above = f"{_short(name)}."
+        above = f"{short(name)}."
         row = named_rows().get(name)
         method, keys = (row.method, row.keys) if row else (name, {"method": {"name": name}})
         axes, rest = take_axes(own[name], by_type_of(method, own[name]) if listed is None else by_name(listed, above))
@@ -166,16 +170,16 @@ def _rows_of_methods(tree: Tree, listed: Sequence[str] | None) -> tuple[list[Row
     return rows, known
 
 
-def _short(name: str) -> str:
-    """A method from a file (mine.py:Mine) goes by its class."""
+def short(name: str) -> str:
+    """What a row of a comparison goes by among its keys: a method from a file (mine.py:Mine) goes by its class."""
     return name.rpartition(":")[2]
 
 
 def _own_parameters(tree: Tree, name: str) -> Tree:
-    found = tree.get(_short(name), {})
+    found = tree.get(short(name), {})
     if not isinstance(found, dict):
-        short = _short(name)
-        raise UsageError(f"'{short}' must hold the method's parameters, for example {short}.key=value (got {found!r})")
+        key = short(name)
+        raise UsageError(f"'{key}' must hold the method's parameters, for example {key}.key=value (got {found!r})")
     return found
 
 
@@ -233,7 +237,9 @@ def _countable(*counts: int) -> None:
         raise UsageError(f"a comparison has at most {MOST} cells, this one would have {prod(counts)}")
 
 
-def _seeds(seeds: Any) -> list[int]:
+def seeds_of(tree: Tree) -> list[int]:
+    """The seeds of a comparison."""
+    seeds = tree.get("seeds", SEEDS)
     if isinstance(seeds, int):
         _countable(seeds)
     found = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
