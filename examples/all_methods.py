@@ -1,7 +1,7 @@
 """Every method at one small budget, each with the learning rate that validation data choose; ranks and a picture.
 
     polyfed data get fashion-mnist
-    python examples/all_methods.py --out runs/all-methods --page docs/methods-compared.md
+    python examples/all_methods.py --out runs/all-methods --page methods-compared.md
 
 Stopped and called again, it goes on where it was; once all is done, it only writes the page. Presets are left out: they
 have the budgets of their papers. `--methods fedavg,local` compares some only.

@@ -12,7 +12,7 @@ def read_assignments(words: list[str]) -> Tree:
     tree: Tree = {}
     for word in words:
         key, equals, text = word.partition("=")
-        if not equals or not re.fullmatch(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*", key):
+        if not equals or not re.fullmatch(r"[A-Za-z_][\w+-]*(\.[A-Za-z_][\w+-]*)*", key):
             raise UsageError(f"'{word}' is not key=value, for example train.lr=0.1")
         tree = merge(named_sections(tree), named_sections(unflatten({key: read_yaml(text, f"the value of '{key}'")})))
     return tree
