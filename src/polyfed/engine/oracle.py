@@ -35,7 +35,7 @@ def check_oracle(config: Config) -> None:
 
 def averaged_personal(run: "Run") -> Params:
     """The shared model with the weighted mean of the personal slices of all participants."""
-    held = [(k, run.store.get(k, run.store.table.get(k))) for k in run.participants]
+    held = [(k, run.store.get(k, run.store.table.get(k))) for k in run.roster.participants]
     layout = run.world.resident.layout
     slices = {k: Memory.decode(blob, layout).personal_slice for k, blob in held if blob is not None}
     found = {k: slice for k, slice in slices.items() if slice is not None}
@@ -56,6 +56,6 @@ def oracle_numbers(run: "Run", groups: dict[str, list[int]]) -> dict[str, Number
     world.resident.reset()
     return {
         "global": global_numbers(whole, groups),
-        "global_local": client_numbers({k: tables[k] for k in run.participants}, groups),
+        "global_local": client_numbers({k: tables[k] for k in run.roster.participants}, groups),
         "heldout": client_numbers({k: tables[k] for k in data.heldout}, groups),
     }
