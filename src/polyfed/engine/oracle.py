@@ -4,6 +4,7 @@ FedCRC compares new clients under the mean of FedPer's personal heads (its Table
 model because all memories are on its machine; it is measured at the end, under a name of its own, and never sent.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from polyfed.config import Config
@@ -46,7 +47,7 @@ def averaged_personal(run: "Run") -> Params:
     return made
 
 
-def oracle_numbers(run: "Run", groups: dict[str, list[int]]) -> dict[str, Numbers | None]:
+def oracle_numbers(run: "Run", groups: Mapping[str, list[int]]) -> dict[str, Numbers | None]:
     """That model on the global test set, on the local tests of participants, and on those of held-out clients."""
     world, batch = run.world, run.config.eval.batch
     data, classes = world.federation, world.task.classes

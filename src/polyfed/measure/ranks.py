@@ -20,7 +20,8 @@ class Ranking:
 
     def groups(self) -> list[list[str]]:
         """The largest sets of neighbours that do not differ; none of a single row."""
-        names, found = list(self.ranks), []
+        names = list(self.ranks)
+        found: list[list[str]] = []
         for first in range(len(names)):
             inside = [n for n in names[first:] if self.ranks[n] - self.ranks[names[first]] <= self.critical]
             if len(inside) > 1 and not (found and inside[-1] == found[-1][-1]):
