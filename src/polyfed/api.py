@@ -13,15 +13,16 @@ from polyfed.comparison.folder import FILE, FORMS, ComparisonFolder, Found, is_c
 from polyfed.comparison.grid import Grid, check_baseline, make_grid
 from polyfed.comparison.jobs import Jobs
 from polyfed.comparison.run import run_cells
+from polyfed.comparison.tune import FOLDER, Tuning, read_tuning
 from polyfed.config import Config, Tree, flatten, identity, make_config, merge, read_config, unflatten
 from polyfed.data.federation import Federation
 from polyfed.data.sources.arrays import Arrays
 from polyfed.engine.base import Crew, Engine
 from polyfed.engine.rounds import Run, rehearse
-from polyfed.engine.run_folder import RunFolder, refuse_taken
+from polyfed.engine.run_folder import RunFolder, claim, refuse_taken
 from polyfed.engine.trust import only_our_places
 from polyfed.engine.work import World, federation_of
-from polyfed.errors import DataError, PolyfedError, UsageError, did_you_mean, reading
+from polyfed.errors import DataError, Interrupted, PolyfedError, UsageError, did_you_mean, reading
 from polyfed.files import write_file
 from polyfed.measure.metrics import round_of_arrival
 from polyfed.measure.watch import Watch
@@ -448,7 +449,7 @@ class Comparison:
         check_baseline(baseline, grid.rows)
         chosen = baseline or grid.baseline
         missing = self.missing
-        notes = [f"not finished: {', '.join(missing)}"] if missing else []
+        notes = [*[grid.note] * bool(grid.note), *([f"not finished: {', '.join(missing)}"] if missing else [])]
         return comparison_table(self.folder.found(clients=chosen is not None), chosen, chosen_columns, notes)
 
     def write_tables(self, baseline: str | None = None, columns: Sequence[str] | None = None) -> None:
@@ -496,18 +497,26 @@ def compare(
             It changes no result.
         **keys: Keys that override those of the sources. `fedprox={"mu": 0.1}` sets a method's own parameters, and
             `fedprox={"train.lr": 0.1}` any other key for its row alone; a list for a key that takes one value is an
-            axis of the grid.
+            axis of the grid; `tune={"train.lr": [0.01, 0.1]}` lets each row have the value that is best on the
+            validation data of the first seed.
     """
     choose_columns(columns)  # before anything runs
     asked = {"methods": methods, "seeds": seeds, "baseline": baseline, "jobs": jobs, "share": share}
     tree: Tree = {}
     for layer in _trees(*sources, {**keys, **{key: value for key, value in asked.items() if value is not None}}):
         tree = merge(tree, layer)
-    grid, place = make_grid(tree), None if out is None else Path(out)
+    place = None if out is None else Path(out)
+    if "tune" in tree:
+        tree, place = _tuned(read_tuning(tree), place, progress)
+    return _compared(_opened(make_grid(tree), place), progress, tree.get("baseline"), columns)
+
+
+def _opened(grid: Grid, place: Path | None) -> ComparisonFolder:
+    """The folder of a comparison; a new one is refused before it has a directory, if its cells would be."""
     if place is None or not is_comparison(place):
         refuse_strangers(place, grid)
         _rehearse_one(grid)
-    return _compared(ComparisonFolder.open(grid, place), progress, tree.get("baseline"), columns)
+    return ComparisonFolder.open(grid, place)
 
 
 def _rehearse_one(grid: Grid) -> None:
@@ -523,6 +532,20 @@ def _rehearse_one(grid: Grid) -> None:
         if len(refusals) > 1:
             return
     raise refusal
+
+
+def _tuned(tuning: Tuning, path: Path | None, progress: bool | Watch) -> tuple[Tree, Path]:
+    """Run the candidates; the tree of the comparison with what was chosen, and where it belongs."""
+    if path is not None and not is_comparison(path):
+        refuse_strangers(path, tuning.grid)
+    path = path or claim(None, f"compare-{tuning.grid.cells[0].config.data.name}")
+    folder = _opened(tuning.grid, path / FOLDER)
+    try:
+        with watching(progress) as watch:
+            run_cells(folder, watch)
+    except Interrupted:
+        raise Interrupted(f"interrupted while tuning; go on with the same command and --out {path}") from None
+    return tuning.chosen(folder), path
 
 
 def _compared(

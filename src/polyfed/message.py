@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from polyfed.data.samples import onto
 from polyfed.errors import UsageError
-from polyfed.params import Layout, Params, Slice
+from polyfed.params import Layout, Params, Slice, nothing
 
 Value = Tensor | Params | int | float
 PERSONAL = ("personal", "personal.integers")  # under which a memory keeps the personal slice
@@ -224,6 +225,13 @@ class Field:
     distinct: bool = False
     summed: bool = False
 
+    @property
+    def size(self) -> str:
+        """How much it holds, in the words of `rows`; P is the whole model, where the field is a slice of it."""
+        if self.part is not None:
+            return {"everything": "P"}.get(self.part.text, f"P[{self.part}]")
+        return "a number" if self.kind == "number" else " ".join(map(str, self.rows)) or "1"
+
     def __str__(self) -> str:
         if self.part is not None:
             shape = f"the slice '{self.part}'"
@@ -267,6 +275,20 @@ class Wire:
         """Whether the server needs nothing but weighted sums of the uploads."""
         return all(f.summed for f in self.up.values())
 
+    def sizes(self, way: Literal["down", "up"]) -> str:
+        """How much goes one way for a client and round: floats, then what else there is, then what may be absent."""
+        fields = [f for f in getattr(self, way).values() if f.part != nothing]
+        always, at_times = (_sizes([f for f in fields if f.optional == optional]) for optional in (False, True))
+        return "; ".join([*[always] * bool(always), *[f"at times {at_times}"] * bool(at_times)]) or "nothing"
+
     def describe(self) -> dict[str, dict[str, str]]:
         """In words, for people."""
         return {"down": {n: str(f) for n, f in self.down.items()}, "up": {n: str(f) for n, f in self.up.items()}}
+
+
+def _sizes(fields: list[Field]) -> str:
+    """Floats added up, integers and numbers beside them."""
+    floats = Counter(f.size for f in fields if f.kind == "float")
+    sums = " + ".join(size if times == 1 else f"{times} {size}" for size, times in floats.items())
+    beside = [f.size if f.kind == "number" else f"{f.size} integers" for f in fields if f.kind != "float"]
+    return ", ".join([*[sums] * bool(sums), *beside])

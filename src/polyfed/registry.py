@@ -41,7 +41,8 @@ class Spec(Typed):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, validate_default=True)
     name: ClassVar[str] = ""
-    paper: ClassVar[str] = ""
+    paper: ClassVar[str] = ""  # its authors and year
+    title: ClassVar[str] = ""  # the paper's
     written: ClassVar[str] = ""  # as its paper writes it, where that is not its name
     kind: ClassVar[str] = "thing"
 
@@ -76,11 +77,14 @@ class Registry:
         self._specs: dict[str, type[Spec]] = {}
         registries[kind] = self
 
-    def register(self, name: str, paper: str = "", written: str = "") -> Callable[[type[S]], type[S]]:
-        """Class decorator: this Spec answers to `name`; `written` is how its paper writes it."""
+    def register(self, name: str, paper: str = "", title: str = "", written: str = "") -> Callable[[type[S]], type[S]]:
+        """Class decorator: this Spec answers to `name`.
+
+        It comes from a paper by these authors, with this title, which writes its name as `written`.
+        """
 
         def enter(cls: type[S]) -> type[S]:
-            cls.paper, cls.written = paper, written
+            cls.paper, cls.title, cls.written = paper, title, written
             return self._enter(cls, name)
 
         return enter

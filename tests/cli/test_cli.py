@@ -532,9 +532,18 @@ class TestCatalogues:
         assert "method.mu = 0.01  (float, >= 0)  strength of the proximal pull" in text
         assert "goes down:" in text
 
+    def test_rows_of_papers_and_the_whole_page(self, cli: Cli) -> None:
+        rows = json.loads(cli("methods", "--rows", "--json").out)
+        assert {"name", "what", "table", "keys", "reads"} == set(rows[0])
+        assert cli("methods", "--rows").out.startswith("fedavg+local: ")
+        assert cli("methods", "--markdown").out.startswith("# Catalogue of methods\n")
+        refused = cli("methods", "fedavg", "--rows")
+        assert refused.code == 2
+        assert "a method's name goes with neither --rows nor --markdown" in refused.err
+
     def test_one_line_a_method(self, cli: Cli) -> None:
         text, entries = cli("methods").out, value_of(cli("methods", "--json"))
-        assert [line.split()[0] for line in text.splitlines()] == [entry["name"] for entry in entries]
+        assert [line.split()[0] for line in text.splitlines() if line.startswith("  ")] == [e["name"] for e in entries]
 
     def test_data(self, cli: Cli) -> None:
         entries = {entry["name"]: entry for entry in value_of(cli("data", "--json"))}

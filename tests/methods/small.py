@@ -14,6 +14,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "distfl-official": {"method.steps": 20, "method.z": 20, "model.name": "mlp-bn"},
     "distfl-paper": {"method.steps": 20, "method.z": 20, "model.name": "mlp-bn"},
     "feddf": {"split.public": 10, "method.steps": 10, "method.patience": 3},
+    "fedafa": {"method.epochs": 2, "method.steps": 3},
     "fedbn": {"model.name": "mlp-bn"},
     "mupfl": {"method.m": 5, "method.match_steps": 5, "method.draws": 2, "method.tau": 2},
     "mupfl-paper": {"method.m": 5, "method.match_steps": 5, "method.draws": 2, "method.tau": 2},

@@ -58,6 +58,9 @@ CHAIN: dict[str, Any] = {
     "fedlc": {"method": {"name": "fedlc", "tau": 0.0}},
     "fedaws": {"method": {"name": "fedaws", "steps": 0}},
     "feddf": {"method": {"name": "feddf", "steps": 0}, "split.public": 10},
+    "lws": {"method": "lws"},
+    "tau-norm": {"method": "tau-norm"},
+    "fedafa": {"method": {"name": "fedafa", "epochs": 1}},
 }
 
 

@@ -84,10 +84,11 @@ def test_what_its_base_keeps_on_the_client_stays_there() -> None:
 
 
 @pytest.mark.parametrize("base", ["local", "fedper", "fedrep", "fedbn", "k-cluster"])
-@pytest.mark.parametrize("name", ["fedavg-ft", "ecl"])
+@pytest.mark.parametrize("name", ["fedavg-ft", "ecl", "lws", "tau-norm", "fedafa"])
 def test_without_a_global_model_a_client_builds_on_its_own(ride: Riding, name: str, base: str) -> None:
-    method = {"name": name, "base": {"name": base}, "epochs" if name == "fedavg-ft" else "phase2_epochs": 1}
-    run = ride(method, data="skewed", model="mlp-bn" if base == "fedbn" else "mlp", rounds=2, **{"split.heldout": 1})
+    short = {"ecl": {"phase2_epochs": 1}, "tau-norm": {"tau": "search"}}.get(name, {"epochs": 1})
+    method = {"name": name, "base": {"name": base}, **short}
+    run = ride(method, data="skewed", model="mlp-bn" if base == "fedbn" else "mlp", rounds=8, **{"split.heldout": 1})
     assert run.world.method.everyone == (base == "local")
     assert not run.world.method.has_global
     assert run.result["global"] is None

@@ -22,6 +22,7 @@ from polyfed.params import bn, body, everything, head
 
 Riding = Callable[..., Ride]
 NAMES = [name for name in methods.names() if ":" not in name]
+ON_TOP = ["ecl", "fedavg-ft", "lws", "tau-norm", "fedafa"]
 
 
 def small(ride: Riding, name: str, **keys: Any) -> Ride:
@@ -75,7 +76,7 @@ def test_a_method_that_sends_without_a_limit_does_not_start(tmp_path: Path) -> N
 # built without a method; what a method builds beside it is its own
 FLOATS: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
     **dict.fromkeys(
-        ["fedavg", "fedprox", "ditto", "fedrs", "fedphp", "map", "ditto-rs", "fedcrc", "ecl", "fedavg-ft"],
+        ["fedavg", "fedprox", "ditto", "fedrs", "fedphp", "map", "ditto-rs", "fedcrc", *ON_TOP],
         lambda p, p_b, no_bn: (p, p),
     ),
     **dict.fromkeys(["scaffold", "sca-rs", "sca-map"], lambda p, p_b, no_bn: (2 * p, 2 * p)),
@@ -112,7 +113,23 @@ def test_bytes_are_those_of_the_accounting(ride: Riding, name: str) -> None:
     assert (int(table["bytes_down"].sum()), int(table["bytes_up"].sum())) == (8 * down, spent["up"])
 
 
-@pytest.mark.parametrize("name", ["ecl", "fedavg-ft"])
+@pytest.mark.parametrize("name", FLOATS)
+def test_the_catalogue_says_what_the_accounting_counts(ride: Riding, name: str) -> None:
+    """The sizes in words, read off the wire, with a model's numbers in place of the words."""
+    plain = ride("fedavg", data="skewed", model="mlp", rounds=2).layout
+    built = ride({"name": name}, data="skewed", model="mlp", rounds=2).layout
+    wire = methods.build({"name": name}, "method").wire()
+    parts = {f.size: f.part for f in [*wire.down.values(), *wire.up.values()] if f.part is not None}
+    words = {"nothing": 0, "shared": plain.size, "P": plain.size} | {w: built.length(p) for w, p in parts.items()}
+    found = []
+    for way in ("down", "up"):
+        text = wire.sizes(way).partition(", ")[0]
+        times, word = (2, text[2:]) if text.startswith("2 ") else (1, text)
+        found.append(times * words[word])
+    assert tuple(found) == FLOATS[name](plain.size, plain.length(body), plain.size)
+
+
+@pytest.mark.parametrize("name", ON_TOP)
 def test_what_is_done_after_the_last_round_costs_one_model_each(ride: Riding, name: str) -> None:
     """Phase II: P once to each of the K clients, 0 up."""
     run = ride({"name": name}, data="skewed", model="mlp", rounds=2)
@@ -261,7 +278,7 @@ def test_what_is_personal_never_leaves_its_client(ride: Riding, name: str) -> No
     assert not secret_names & {n for s in run.seen for n in [*s.down, *s.up]}
 
 
-@pytest.mark.parametrize("name", ["ecl", "fedavg-ft", "fedbabu"])
+@pytest.mark.parametrize("name", ["ecl", "fedavg-ft", "lws", "fedafa", "fedbabu"])
 def test_what_is_made_after_the_last_round_stays(ride: Riding, name: str) -> None:
     run = ride({"name": name}, data="skewed", model="mlp", rounds=2)
     for seen in run.of("finish"):

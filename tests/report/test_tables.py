@@ -155,9 +155,9 @@ class TestNames:
 
     def test_every_method_of_this_package_has_a_name_of_its_own(self) -> None:
         ours = [spec for spec in methods if spec.__module__.startswith("polyfed.")]
-        titles = [methods.title(spec.name) for spec in ours]
-        assert len(set(titles)) == len(titles)
-        assert methods.title("nobody.py:Nothing") == "nobody.py:Nothing"  # and no file is read
+        written = [methods.as_written(spec.name) for spec in ours]
+        assert len(set(written)) == len(written)
+        assert methods.as_written("nobody.py:Nothing") == "nobody.py:Nothing"  # and no file is read
 
 
 class TestColumns:

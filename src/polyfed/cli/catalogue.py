@@ -10,12 +10,26 @@ from polyfed.errors import UsageError
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(show_default=False)] = None, as_json: Json = False, quiet: Quiet = False
+    name: Annotated[str | None, typer.Argument(show_default=False)] = None,
+    rows: Annotated[bool, typer.Option("--rows", help="Rows of the papers that are settings of a method.")] = False,
+    page: Annotated[bool, typer.Option("--markdown", help="All of it as a page.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
-    """What there is, or one method: its paper, its parameters, what crosses the wire."""
-    from polyfed.report.catalogue import method_entries, method_text, methods_text
+    """What there is, or one method: its paper, its parameters, what crosses the wire, what a round costs."""
+    from polyfed.comparison.rows import named_rows
+    from polyfed.report.catalogue import markdown, method_entries, method_text, methods_text, row_entries, rows_text
 
+    if name is not None and (rows or page):
+        raise UsageError("a method's name goes with neither --rows nor --markdown, which are about all")
+    made = row_entries(named_rows().values())
+    if rows:
+        print_value(made, as_json, lambda: rows_text(made))
+        return
     entries = method_entries(name)
+    if page:
+        typer.echo(markdown(entries, made), nl=False)
+        return
     print_value(
         entries if name is None else entries[0],
         as_json,

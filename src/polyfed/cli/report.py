@@ -40,8 +40,8 @@ def figure(
 ) -> None:
     """One figure in print quality, with its data as CSV beside.
 
-    KIND: rounds, bytes, seconds, holdings, tail, classes, groups, clients, change, scatter, clusters, similarity,
-    parameters, uploads.
+    KIND: rounds, bytes, seconds, holdings, tail, classes, groups, clients, ranks, change, scatter, clusters,
+    similarity, parameters, uploads.
     """
     from polyfed.report.kinds import draw
     from polyfed.report.print import save

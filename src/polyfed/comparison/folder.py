@@ -17,7 +17,7 @@ from polyfed.registry import specs_in
 
 FILE = "comparison.yaml"
 FORMS = {"markdown": "md", "csv": "csv", "latex": "tex", "text": "txt"}
-OURS = {FILE, NOTE, "lock", "report.html", *(f"table.{ending}" for ending in FORMS.values())}
+OURS = {FILE, NOTE, "lock", "report.html", "tuning", *(f"table.{ending}" for ending in FORMS.values())}
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from polyfed.comparison.axes import (
     take_axes,
 )
 from polyfed.comparison.jobs import Jobs, read_jobs
+from polyfed.comparison.rows import named_rows
 from polyfed.comparison.values import plain, word
 from polyfed.config import Config, Tree, identity, make_config, merge, named_sections, registry_of, unflatten
 from polyfed.errors import UsageError, did_you_mean
@@ -69,6 +70,7 @@ class Grid:
     jobs: Jobs = "auto"
     own: tuple[str, ...] = ()  # the keys that rows set for themselves, beside their methods' parameters
     share: bool = True  # whether cells take the rounds of another cell that are theirs too
+    note: str = ""  # what its tables say beside
 
     @property
     def rows(self) -> list[str]:
@@ -109,7 +111,9 @@ def read_grid(tree: Tree, by_types: bool = False) -> Grid:
     """
     kept = dict(tree)
     noted = None if by_types else Noted(kept.pop("axes", []), kept.pop("own", []))
-    baseline, seeds = kept.pop("baseline", None), _seeds(kept.pop("seeds", SEEDS))
+    note = str(kept.pop("note", ""))
+    baseline, seeds = kept.pop("baseline", None), seeds_of(kept)
+    kept.pop("seeds", None)
     jobs, share = read_jobs(kept.pop("jobs", "auto")), _truth("share", kept.pop("share", True))
     rows, found = _rows_of_methods(kept, noted) if "rows" not in kept else (_named_rows(kept), Noted([], []))
     if "seed" in kept:
@@ -126,8 +130,8 @@ def read_grid(tree: Tree, by_types: bool = False) -> Grid:
     ]
     _distinct(cells)
     notes = {"axes": [*found.axes, *(axis.key for axis in axes)], "own": found.own}
-    written = {**tree, "seeds": seeds, **{key: said for key, said in notes.items() if said}}
-    grid = Grid(written, tuple(cells), baseline, jobs, _keys_of_rows(rows), share)
+    whole = {**tree, "seeds": seeds, **{key: said for key, said in notes.items() if said}}
+    grid = Grid(whole, tuple(cells), baseline, jobs, _keys_of_rows(rows), share, note)
     check_baseline(baseline, grid.rows)
     return grid
 
@@ -156,7 +160,7 @@ class Noted:
 
 
 def _rows_of_methods(tree: Tree, noted: Noted | None) -> tuple[list[Row], Noted]:
-    """A row per method, with its parameters and the keys of its own, taken out of the tree.
+    """A row per method or row of a paper, with its parameters and the keys of its own, taken out of the tree.
 
     A list of values makes a row for each. Beside the rows, what is to be noted of them.
     """
@@ -165,16 +169,17 @@ def _rows_of_methods(tree: Tree, noted: Noted | None) -> tuple[list[Row], Noted]
         raise UsageError("'method' has no place in a comparison; give methods=...")
     sections = {name: _own_section(tree, name) for name in names}
     for name in names:
-        tree.pop(_short(name), None)
+        tree.pop(short(name), None)
     rows: list[Row] = []
     found = Noted([], [])
     for name, section in sections.items():
-        above = f"{_short(name)}."
-        own = _experiments_keys(name, section) if noted is None else [k for k in section if above + k in noted.own]
+        above, row = f"{short(name)}.", named_rows().get(name)
+        of, fixed = (row.method, row.keys) if row else (name, {"method": {"name": name}})
+        own = _experiments_keys(name, of, section) if noted is None else [k for k in section if above + k in noted.own]
         params = {key: value for key, value in section.items() if key not in own}
         keys = named_sections({key: value for key, value in section.items() if key in own})
         if noted is None:
-            of_params, of_keys = by_type_of(name, params), by_type(merge(tree, keys))
+            of_params, of_keys = by_type_of(of, params), by_type(merge(tree, keys))
         else:
             of_params = of_keys = by_name(noted.axes, above)
         varied, params = take_axes(params, of_params)
@@ -185,20 +190,19 @@ def _rows_of_methods(tree: Tree, noted: Noted | None) -> tuple[list[Row], Noted]
         for setting in combinations(varied):
             for other in combinations(more):
                 label = ", ".join([name, *(f"{key}={word(value)}" for key, value in {**setting, **other}.items())])
-                method = applied({"name": name, **params}, setting)
-                rows.append((label, {"method": method, **applied(keys, other)}))
+                rows.append((label, merge(fixed, {"method": applied(params, setting), **applied(keys, other)})))
     return rows, found
 
 
-def _experiments_keys(name: str, section: Tree) -> list[str]:
+def _experiments_keys(name: str, of: str, section: Tree) -> list[str]:
     """The keys of a method's section that are not its parameters but an experiment's: `ditto.train.lr`."""
-    fields, short = registry_of("method").get(name).model_fields, _short(name)
+    fields, above = registry_of("method").get(of).model_fields, short(name)
     if "seed" in section and "seed" not in fields:
-        raise UsageError(f"'{short}.seed' has no place in a comparison; give seeds=...")
+        raise UsageError(f"'{above}.seed' has no place in a comparison; give seeds=...")
     unknown = [key for key in section if key not in fields and key not in FOR_ROWS]
     if unknown:
         hint = did_you_mean(unknown[0], [*fields, *FOR_ROWS])
-        raise UsageError(f"unknown key '{short}.{unknown[0]}' for method '{name}' and for an experiment; {hint}")
+        raise UsageError(f"unknown key '{above}.{unknown[0]}' for method '{of}' and for an experiment; {hint}")
     return [
         key
         for key, value in section.items()
@@ -226,16 +230,16 @@ def _leaves(tree: Tree, above: tuple[str, ...] = ()) -> list[str]:
     return made
 
 
-def _short(name: str) -> str:
-    """A method from a file (mine.py:Mine) goes by its class."""
+def short(name: str) -> str:
+    """What a row of a comparison goes by among its keys: a method from a file (mine.py:Mine) goes by its class."""
     return name.rpartition(":")[2]
 
 
 def _own_section(tree: Tree, name: str) -> Tree:
-    found = tree.get(_short(name), {})
+    found = tree.get(short(name), {})
     if not isinstance(found, dict):
-        short = _short(name)
-        raise UsageError(f"'{short}' must hold the method's parameters, for example {short}.key=value (got {found!r})")
+        key = short(name)
+        raise UsageError(f"'{key}' must hold the method's parameters, for example {key}.key=value (got {found!r})")
     return found
 
 
@@ -293,7 +297,9 @@ def _countable(*counts: int) -> None:
         raise UsageError(f"a comparison has at most {MOST} cells, this one would have {prod(counts)}")
 
 
-def _seeds(seeds: Any) -> list[int]:
+def seeds_of(tree: Tree) -> list[int]:
+    """The seeds of a comparison."""
+    seeds = tree.get("seeds", SEEDS)
     if isinstance(seeds, int):
         _countable(seeds)
     found = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds

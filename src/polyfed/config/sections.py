@@ -104,6 +104,7 @@ class Eval(Section):
     batch: int = Field(128, ge=1)
     clients: int | Literal["all"] = "all"
     classes: bool | Literal["auto"] = "auto"
+    oracle: bool = False  # whether the mean of all personal slices is measured too, which no server ever has
 
     @field_validator("clients")
     @classmethod

@@ -18,7 +18,7 @@ def read_assignments(words: list[str]) -> Tree:
     said: dict[str, str] = {}
     for word in words:
         key, equals, text = word.partition("=")
-        if not equals or not re.fullmatch(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*", key):
+        if not equals or not re.fullmatch(r"[A-Za-z_][\w+-]*(\.[A-Za-z_][\w+-]*)*", key):
             raise UsageError(f"'{word}' is not key=value, for example train.lr=0.1")
         layer = named_sections(unflatten({key: _read_value(key, text)}))
         for leaf in flatten(layer):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyfed import rng
+from polyfed.engine.oracle import oracle_numbers
 from polyfed.files import write_file
 from polyfed.measure.counts import confusion, confusions
 from polyfed.measure.metrics import Numbers, class_numbers, client_numbers, global_numbers
@@ -74,7 +75,8 @@ class Evaluation:
         if self._global is None and run.method.has_global:
             self._test_global()
         asked = self._asked_classes()
-        measures = ("personal", *(("classes",) if asked is not None and run.method.personalises else ()))
+        val = ("val",) if run.config.split.val else ()
+        measures = ("personal", *val, *(("classes",) if asked is not None and run.method.personalises else ()))
         after = self._clients("evaluate", end, participants, measures, None, asked or 0)
         if asked is not None and not run.method.personalises:
             after |= self._classes_of_global(participants)
@@ -132,6 +134,8 @@ class Evaluation:
             "personal_unfinished": client_numbers(final["personal_unfinished"], self.groups),
             "heldout": client_numbers(final["heldout"], self.groups),
             "validated": progress.best,
+            "validation": client_numbers(after.get("val", {}), self.groups),
+            "oracle": oracle_numbers(run, self.groups) if run.config.eval.oracle else None,
             "untested": sum(1 for t in after["personal"].values() if not t.sum()),
             "unfinished": progress.unfinished,
             "bytes": progress.bytes,

@@ -15,6 +15,7 @@ from polyfed.engine.checkpoint import Checkpoints, Origin, Progress, state_of
 from polyfed.engine.evaluation import Evaluation
 from polyfed.engine.gate import Gate, finite
 from polyfed.engine.memory import MemoryStore
+from polyfed.engine.oracle import check_oracle
 from polyfed.engine.plane import record_plane
 from polyfed.engine.roster import Roster
 from polyfed.engine.run_folder import RunFolder
@@ -91,6 +92,7 @@ class Run:
     def prepare(self) -> None:
         """Prepare everything that the first round needs: data, model, workers and server."""
         config = self.config
+        check_oracle(config)
         self.world, self.store = self.make_world(), self.make_store()
         self.method: Method = self.world.method
         self.crew.begin(config, self.world, self.store)

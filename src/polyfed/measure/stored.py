@@ -90,6 +90,8 @@ class Summary(Stored):
     global_local: Numbers = None
     heldout: Numbers = None
     validated: Tree = None
+    validation: Numbers = None
+    oracle: Tree = None
     personal_unfinished: Numbers = None
     unfinished: list[int] = Field(default_factory=list)
     remarks: list[str] = Field(default_factory=list)

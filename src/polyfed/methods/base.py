@@ -20,6 +20,14 @@ from polyfed.registry import Registry, Spec
 __all__ = ["Client", "Method", "OnTop", "Server", "Site", "Task", "Upload", "method", "methods"]
 
 
+FAMILIES = ("global", "personal", "clustered", "on top", "long tail")  # as the catalogue sorts methods
+EDGES = {
+    "one class": "it trains like any other client",
+    "one sample": "it trains on it, with BatchNorm in eval mode, and is not tested",
+    "no BatchNorm": "nothing changes",
+}
+
+
 class Method(Spec):
     """FedAvg, with a default for every hook; a method overrides what its paper changes and calls super for the rest."""
 
@@ -32,6 +40,9 @@ class Method(Spec):
     buffers: ClassVar[str] = "shared"
     everyone: ClassVar[bool] = False  # all clients every round, whoever is selected
     newcomer: ClassVar[str] = "the global model"  # what a client that never trained gets, in words
+    family: ClassVar[str] = ""  # one of FAMILIES; by default global or personal, by who answers for a client
+    cost: ClassVar[str] = "as FedAvg"  # what a round computes, in words
+    edges: ClassVar[Mapping[str, str]] = EDGES  # what happens to a client that holds hardly anything, in words
     _task: Task = PrivateAttr(default_factory=Task)
 
     @classmethod
@@ -69,9 +80,18 @@ class Method(Spec):
     def remembers(self) -> dict[str, str]:
         """What stays on a client, by name and in words: the personal slice, and `keeps` of this class and its bases."""
         declared = {} if self.kept == nothing else {PERSONAL[0]: f"the slice '{self.kept}' of the model"}
+        return declared | self._declared("keeps")
+
+    def at_the_edges(self) -> dict[str, str]:
+        """What it does where a client holds one class or one sample, and where a model has no BatchNorm, in words."""
+        return self._declared("edges")
+
+    def _declared(self, name: str) -> dict[str, str]:
+        """A mapping of this class and its bases as one; the nearer class holds."""
+        found: dict[str, str] = {}
         for cls in reversed(type(self).__mro__):
-            declared |= vars(cls).get("keeps", {})
-        return declared
+            found |= vars(cls).get(name, {})
+        return found
 
     def check_memory(self, memory: Memory) -> None:
         """Refuse a memory that holds something which is not declared in `keeps`."""
@@ -165,6 +185,11 @@ class Method(Spec):
         return self._changes_the_answer or self.kept != nothing or not self.has_global
 
     @property
+    def sorted_under(self) -> str:
+        """Where the catalogue has it: its family, or by what it does."""
+        return self.family or ("personal" if self.personalises else "global")
+
+    @property
     def one_body(self) -> bool:
         """Whether what is declared says that all clients answer with one body: each keeps no more than a head."""
         return self.kept == slices.head and not self._changes_the_answer
@@ -192,6 +217,7 @@ class OnTop(Method):
     """A method on top of any other: send, train and merge are the base's; finish and predictor are its own."""
 
     base: Method
+    family = "on top"
     late: ClassVar[bool] = False  # its own `predictor` answers as the default one does, until `finish` has run
 
     @field_validator("base")

@@ -15,11 +15,18 @@ from polyfed.params import Params, head, nothing
 from polyfed.registry import param
 
 
-@method("creff", written="CReFF", paper="Shang et al. 2022")
+@method(
+    "creff",
+    written="CReFF",
+    paper="Shang et al. 2022",
+    title="Federated Learning on Heterogeneous and Long-Tailed Data via Classifier Re-training",
+)
 class CReFF(FederatedFeatures):
     """FedAvg, and a head re-trained on federated features each round that answers for all."""
 
     newcomer = "the shared body under the re-trained head, like everybody"
+    family = "long tail"
+    cost = "more: clients take gradients of the head per class; the server matches features and re-trains a head"
     head_lr: float = param(0.01, "learning rate of re-training", gt=0)
     head_batch: int = param(32, "batch of re-training", ge=1)
     head_epochs: float = param(300.0, "epochs of re-training", ge=0)

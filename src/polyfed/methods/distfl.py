@@ -29,10 +29,18 @@ Limit = Annotated[float, Gt(0)] | Literal["auto"]
 When = Literal["once", "every", "until_stable"]
 
 
-@method("distfl", written="DistFL", paper="Liu et al. 2021")
+@method(
+    "distfl",
+    written="DistFL",
+    paper="Liu et al. 2021",
+    title="DistFL: Distribution-aware Federated Learning for Mobile Scenarios",
+)
 class DistFL(Method):
     """Clients whose models answer alike to inputs extracted from batch statistics share a model."""
 
+    family = "clustered"
+    cost = "as FedAvg; where clusters are made, the server optimises z inputs, and every model answers them"
+    edges = {"no BatchNorm": "clients send statistics of their activations when the server asks (no_bn)"}
     weighting = "uniform"
     newcomer = "the model of before the clustering; after its first upload, that of the nearest cluster"
     z: int = param(100, "inputs extracted", ge=1)

@@ -9,11 +9,17 @@ from polyfed.parts.losses import cross_entropy
 from polyfed.registry import param
 
 
-@method("ditto", written="Ditto", paper="Li et al. 2021")
+@method(
+    "ditto",
+    written="Ditto",
+    paper="Li et al. 2021",
+    title="Ditto: Fair and Robust Federated Learning Through Personalization",
+)
 class Ditto(Method):
     """FedAvg, and beside it a full personal model that is pulled towards the global one."""
 
     keeps = {"personal_model": "the client's full personal model v_k"}
+    cost = "twice the steps: the personal model takes as many of its own"
     lam: float = param(1.0, "strength of the pull towards the global model", ge=0)
     personal_epochs: float | None = param(None, "epochs of the personal branch; by default train.epochs", gt=0)
 

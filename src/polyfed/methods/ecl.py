@@ -20,11 +20,18 @@ from polyfed.parts.losses import balanced_cross_entropy, cross_entropy
 from polyfed.registry import param
 
 
-@method("ecl", written="ECL", paper="ECL")
+@method(
+    "ecl",
+    written="ECL",
+    paper="Lv et al. 2024",
+    title="Personalized Federated Learning on Heterogeneous and Long-Tailed Data via Expert Collaborative Learning",
+)
 class ECL(OnTop):
     """After any method, every client makes experts for its frequent and its rare classes."""
 
     late = True
+    cost = "its base's; at the end epochs of a head on features, and of each expert"
+    edges = {"one class": "one expert, trained like that of the tail; every answer is that class unless absent=global"}
     newcomer = "the base's model, from which it makes its experts at the end like everybody"
     keeps = {
         "branch": "after finish, the head of the client's global branch",

@@ -7,11 +7,17 @@ from polyfed.methods.fedavg import FedAvg
 from polyfed.registry import param
 
 
-@method("fedavg-ft", written="FedAvg-FT", paper="Wang et al. 2019; LG-Net of Liu et al. (DistFL)")
+@method(
+    "fedavg-ft",
+    written="FedAvg-FT",
+    paper="Wang et al. 2019; LG-Net of Liu et al. (DistFL)",
+    title="Federated Evaluation of On-device Personalization",
+)
 class FedAvgFT(OnTop):
     """Any method, then local fine-tuning of all layers on every client."""
 
     late = True
+    cost = "its base's; at the end `epochs` epochs of all layers"
     newcomer = "the base's model, fine-tuned at the end like everybody's"
     keeps = {"tuned": "after finish, the fine-tuned model"}
     base: Method = param(FedAvg(), "the method whose model is tuned: the global one, if any, or the client's own")

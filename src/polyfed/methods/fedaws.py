@@ -16,10 +16,11 @@ from polyfed.registry import param
 ROWS = named("head.weight")
 
 
-@method("fedaws", written="FedAwS", paper="Yu et al. 2020")
+@method("fedaws", written="FedAwS", paper="Yu et al. 2020", title="Federated Learning with Only Positive Labels")
 class FedAwS(Method):
     """FedAvg whose server spreads the rows of the averaged head, one for each class."""
 
+    cost = "as FedAvg, and steps on the rows of the head on the server"
     margin: float = param(0.8, "distance nu that rows should have", ge=0, le=1)
     steps: int = param(30, "steps of the server each round", ge=0)
     lr: float = param(0.1, "its learning rate", gt=0)

@@ -10,11 +10,17 @@ from polyfed.params import Slice, body
 from polyfed.registry import param
 
 
-@method("fedbabu", written="FedBABU", paper="Oh et al. 2022")
+@method(
+    "fedbabu",
+    written="FedBABU",
+    paper="Oh et al. 2022",
+    title="FedBABU: Towards Enhanced Representation for Federated Image Classification",
+)
 class FedBABU(Method):
     """Only the body is trained and averaged, under a head that stays random; at the end each client tunes the whole."""
 
     trains = body
+    cost = "as FedAvg; at the end every client fine-tunes the whole model"
     weighting = "uniform"
     newcomer = "the shared body under the common head, both fine-tuned at the end like everybody's"
     keeps = {"tuned": "after finish, the fine-tuned model"}

@@ -15,11 +15,17 @@ from polyfed.parts.losses import LogitLoss, cross_entropy
 from polyfed.registry import param
 
 
-@method("fedcrc", written="FedCRC", paper="FedCRC")
+@method(
+    "fedcrc",
+    written="FedCRC",
+    paper="Wang et al.",
+    title="Federated Learning with Common Representation Learning Criterion and Personalized Predictor",
+)
 class FedCRC(Method):
     """A body learnt under a fixed global head, a personal head on it, and a global head taught by the personal one."""
 
     newcomer = "the global body under the global head"
+    cost = "as FedAvg, one more pass of the data, and as many epochs of two heads on its features"
     keeps = {
         "personal_head": "the personal head h_i",
         "personal_body": "where per_body is local, the body that the personal head was trained on",

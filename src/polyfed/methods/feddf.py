@@ -17,10 +17,16 @@ from polyfed.parts.steps import adam
 from polyfed.registry import param
 
 
-@method("feddf", written="FedDF", paper="Lin et al. 2020")
+@method(
+    "feddf",
+    written="FedDF",
+    paper="Lin et al. 2020",
+    title="Ensemble Distillation for Robust Model Fusion in Federated Learning",
+)
 class FedDF(Method):
     """FedAvg whose server teaches the average what its clients' models answer together on public samples."""
 
+    cost = "as FedAvg; the server distils every upload into the mean on public data"
     lr: float = param(0.001, "learning rate of the distillation (Adam)", gt=0)
     batch: int = param(128, "its batch", ge=1)
     steps: int = param(100, "its steps each round, at most", ge=0)

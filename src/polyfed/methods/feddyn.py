@@ -16,10 +16,13 @@ from polyfed.parts.corrections import pull
 from polyfed.registry import param
 
 
-@method("feddyn", written="FedDyn", paper="Acar et al. 2021")
+@method(
+    "feddyn", written="FedDyn", paper="Acar et al. 2021", title="Federated Learning Based on Dynamic Regularization"
+)
 class FedDyn(Method):
     """Each client's objective is bent by what it learnt so far, so that its minimum agrees with everybody's."""
 
+    cost = "as FedAvg, and a correction at every step"
     weighting = "uniform"
     keeps = {"gradient": "the client's linear term g_k"}
     alpha: float = param(0.01, "strength of the dynamic regulariser", gt=0)

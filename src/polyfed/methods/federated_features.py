@@ -25,6 +25,7 @@ from polyfed.registry import param
 class FederatedFeatures(Method):
     """Class gradients up, features matched to them on the server (CReFF; MuPFL eqs. 16-20)."""
 
+    edges = {"one class": "it sends gradients of that class alone"}
     m: int = param(100, "federated features per class; without any nothing is matched", ge=0)
     match_steps: int = param(100, "steps of gradient matching a round", ge=1)
     lr_feat: float = param(0.1, "learning rate of matching", gt=0)

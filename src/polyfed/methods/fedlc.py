@@ -12,10 +12,16 @@ from polyfed.parts.resident import Batch
 from polyfed.registry import param
 
 
-@method("fedlc", written="FedLC", paper="Zhang et al. 2022")
+@method(
+    "fedlc",
+    written="FedLC",
+    paper="Zhang et al. 2022",
+    title="Federated Learning with Label Distribution Skew via Logits Calibration",
+)
 class FedLC(Method):
     """Training logits are lowered by a margin that is larger for classes the client holds less of."""
 
+    edges = {"one class": "all other classes are masked while it trains, so that it teaches little"}
     tau: float = param(1.0, "strength of the calibration", ge=0)
 
     def loss(self, client: Client, batch: Batch) -> Tensor:

@@ -12,10 +12,16 @@ from polyfed.parts.resident import Batch
 from polyfed.registry import param
 
 
-@method("fedmmd", written="FedMMD", paper="Yao et al. 2018")
+@method(
+    "fedmmd",
+    written="FedMMD",
+    paper="Yao et al. 2018",
+    title="Two-Stream Federated Learning: Reduce the Communication Costs",
+)
 class FedMMD(Method):
     """FedAvg whose clients keep the distribution of their features near that of the received model."""
 
+    cost = "as FedAvg, and one pass of the data through the received model"
     lam: float = param(0.01, "weight of the discrepancy", ge=0)
 
     def loss(self, client: Client, batch: Batch) -> Tensor:

@@ -21,7 +21,12 @@ from polyfed.parts.steps import momentum_reach
 from polyfed.registry import param
 
 
-@method("fednova", written="FedNova", paper="Wang et al. 2020")
+@method(
+    "fednova",
+    written="FedNova",
+    paper="Wang et al. 2020",
+    title="Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
+)
 class FedNova(Method):
     """Updates are averaged after each was divided by the distance its steps travel, so that nobody pulls farther."""
 

@@ -12,10 +12,11 @@ from polyfed.parts.server_steps import AdaptiveStep, momentum_step
 from polyfed.registry import param
 
 
-@method("fedopt", written="FedOpt", paper="Reddi et al. 2021")
+@method("fedopt", written="FedOpt", paper="Reddi et al. 2021", title="Adaptive Federated Optimization")
 class FedOpt(Method):
     """FedAvg whose server steps along the mean change of its clients: SGD with momentum, Adam, Yogi or Adagrad."""
 
+    cost = "as FedAvg, and a step of an optimiser on the server"
     server: Literal["sgd", "adam", "yogi", "adagrad"] = param("sgd", "optimiser of the server")
     server_lr: float | None = param(None, "its learning rate eta; by default 0.1 for sgd and 0.01 for the others", gt=0)
     momentum: float = param(0.9, "momentum of sgd", ge=0, lt=1)

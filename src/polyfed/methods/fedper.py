@@ -4,7 +4,9 @@ from polyfed.methods.base import Method, method
 from polyfed.params import head
 
 
-@method("fedper", written="FedPer", paper="Arivazhagan et al. 2019")
+@method(
+    "fedper", written="FedPer", paper="Arivazhagan et al. 2019", title="Federated Learning with Personalization Layers"
+)
 class FedPer(Method):
     """The head is personal; the body is averaged."""
 

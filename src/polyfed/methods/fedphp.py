@@ -18,6 +18,7 @@ class Inherits(Method):
     """The inherited private model (HPM): a moving average of the client's personal models that teaches the next one."""
 
     newcomer = "the global model: it has inherited nothing yet"
+    cost = "as FedAvg, and one pass of the data through the inherited model"
     keeps = {"hpm": "the inherited private model", "times": "how many of its rounds were accepted"}
     mu: float = param(0.9, "momentum of the inherited model at the end of training", ge=0, le=1)
     mu_cap: float = param(0.9, "largest momentum, so that it never freezes", ge=0, le=1)
@@ -60,7 +61,12 @@ class Inherits(Method):
         return client.model
 
 
-@method("fedphp", written="FedPHP", paper="Li et al. 2021")
+@method(
+    "fedphp",
+    written="FedPHP",
+    paper="Li et al. 2021",
+    title="FedPHP: Federated Personalization with Inherited Private Models",
+)
 class FedPHP(Inherits, FedRS):
     """One stage: every step learns from data and from the inherited model; the trained model is sent."""
 

@@ -19,11 +19,18 @@ from polyfed.parts.resident import Batch, in_batches
 from polyfed.registry import param
 
 
-@method("fedproto", written="FedProto", paper="Tan et al. 2022")
+@method(
+    "fedproto",
+    written="FedProto",
+    paper="Tan et al. 2022",
+    title="FedProto: Federated Prototype Learning across Heterogeneous Clients",
+)
 class FedProto(Method):
     """Every model is personal; clients share the mean features of each class and draw theirs towards everybody's."""
 
     personal = everything
+    cost = "as FedAvg, and one more pass of the data for the prototypes"
+    edges = {"one class": "it sends the prototype of that class alone"}
     newcomer = "the initial model, trained at the end on its own data, towards the prototypes"
     lam: float = param(1.0, "how strongly features are drawn to the prototype of their class", ge=0)
     predict: Literal["head", "prototype"] = param("head", "what answers: the client's head, or the nearest prototype")

@@ -7,10 +7,11 @@ from polyfed.parts.corrections import pull
 from polyfed.registry import param
 
 
-@method("fedprox", written="FedProx", paper="Li et al. 2020")
+@method("fedprox", written="FedProx", paper="Li et al. 2020", title="Federated Optimization in Heterogeneous Networks")
 class FedProx(Method):
     """FedAvg with a pull towards the received model."""
 
+    cost = "as FedAvg, and a pull at every step"
     mu: float = param(0.01, "strength of the proximal pull", ge=0)
 
     def correct(self, client: Client, grad: Tensor) -> None:

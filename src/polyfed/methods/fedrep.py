@@ -7,10 +7,16 @@ from polyfed.params import body, head
 from polyfed.registry import param
 
 
-@method("fedrep", written="FedRep", paper="Collins et al. 2021")
+@method(
+    "fedrep",
+    written="FedRep",
+    paper="Collins et al. 2021",
+    title="Exploiting Shared Representations for Personalized Federated Learning",
+)
 class FedRep(FedPer):
     """The personal head is trained first, on the frozen body; then the shared body, under the frozen head."""
 
+    cost = "less where train.epochs is above 2: only one epoch trains the body"
     head_epochs: float | None = param(
         None, "epochs of the head; by default one less than train.epochs, at least 1", gt=0
     )

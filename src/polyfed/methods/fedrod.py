@@ -33,11 +33,18 @@ class TwoHeads(WithPrivate):
         return self.head(features) + self.own(features)
 
 
-@method("fedrod", written="FedROD", paper="Chen and Chao 2022")
+@method(
+    "fedrod",
+    written="FedROD",
+    paper="Chen and Chao 2022",
+    title="On Bridging Generic and Personalized Federated Learning for Image Classification",
+)
 class FedROD(Method):
     """A generic head learnt with balanced softmax, averaged with the body, and a personal head on top of it."""
 
     personal = named("own.*")
+    cost = "as FedAvg, and the steps of a second head"
+    edges = {"one class": "its balanced softmax has one class left, so that the generic head learns nothing from it"}
     newcomer = "the global model, with a personal head it trains at the end"
     p_init: Literal["zeros", "copy"] = param("zeros", "where a personal head starts: at zero, or as the generic one")
 

@@ -11,11 +11,17 @@ from polyfed.parts.resident import Batch
 from polyfed.registry import param
 
 
-@method("fedrs", written="FedRS", paper="Li and Zhan 2021")
+@method(
+    "fedrs",
+    written="FedRS",
+    paper="Li and Zhan 2021",
+    title="FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data",
+)
 class FedRS(Method):
     """Training logits of classes a client does not hold are restricted, so that their rows are hardly pushed away."""
 
     weighting = "uniform"
+    edges = {"one class": "the logits of all others are scaled by alpha while it trains"}
     alpha: float = param(0.9, "factor of a missing class's logit", ge=0, le=1)
     rs_mode: Literal["indicator", "proportional", "fraction"] = param("indicator", "how factors follow from the counts")
     min_class_count: int = param(1, "a class with fewer local samples counts as missing", ge=1)

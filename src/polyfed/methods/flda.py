@@ -39,11 +39,12 @@ class TwoNetworks(WithPrivate):
         return torch.logaddexp(of_shared + shared.log_softmax(1), of_private + private.log_softmax(1))
 
 
-@method("flda", written="FLDA", paper="Peterson et al. 2019")
+@method("flda", written="FLDA", paper="Peterson et al. 2019", title="Private Federated Learning with Domain Adaptation")
 class FLDA(Method):
     """Every client mixes the averaged network with one of its own, by a gate of its own; all are trained together."""
 
     personal = named("own.*", "gate.*")
+    cost = "twice FedAvg: every step trains two networks"
     newcomer = "the shared network, beside one of its own that it trains with its gate at the end"
     generic: float = param(
         0.0, "weight of a loss of the shared network alone, which keeps gates from starving it", ge=0

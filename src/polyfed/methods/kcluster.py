@@ -15,11 +15,18 @@ from polyfed.parts.losses import cross_entropy
 from polyfed.registry import param
 
 
-@method("k-cluster", written="K-Cluster", paper="Ghosh et al. 2020 (IFCA)")
+@method(
+    "k-cluster",
+    written="K-Cluster",
+    paper="Ghosh et al. 2020 (IFCA)",
+    title="An Efficient Framework for Clustered Federated Learning",
+)
 class KCluster(Method):
     """k global models; each client trains the one with the smallest loss on its data."""
 
     newcomer = "that of the k models with the smallest loss on its training data, like everybody"
+    family = "clustered"
+    cost = "as FedAvg, and a pass of the data through each of the k models"
     k: int = param(2, "number of clusters", ge=1)
 
     @property

@@ -8,7 +8,12 @@ from polyfed.methods.base import Method, method
 from polyfed.params import body
 
 
-@method("lg-fedavg", written="LG-FedAvg", paper="Liang et al. 2020")
+@method(
+    "lg-fedavg",
+    written="LG-FedAvg",
+    paper="Liang et al. 2020",
+    title="Think Locally, Act Globally: Federated Learning with Local and Global Representations",
+)
 class LGFedAvg(Method):
     """The body is personal; the head is averaged."""
 

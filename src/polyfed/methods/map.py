@@ -11,7 +11,12 @@ from polyfed.methods.fedrs import FedRS
 from polyfed.registry import param
 
 
-@method("map", written="MAP", paper="Li et al. 2023")
+@method(
+    "map",
+    written="MAP",
+    paper="Li et al. 2023",
+    title="MAP: Model Aggregation and Personalization in Federated Learning with Incomplete Classes",
+)
 class MAP(Inherits, FedRS):
     """Restricted softmax for the model that is aggregated, then an inherited private model for the one that stays."""
 

@@ -23,11 +23,18 @@ from polyfed.parts import bavd
 from polyfed.registry import contradiction, param
 
 
-@method("mupfl", written="MuPFL", paper="Zhang et al. 2024")
+@method(
+    "mupfl",
+    written="MuPFL",
+    paper="Zhang et al. 2024",
+    title="Multi-level Personalized Federated Learning on Heterogeneous and Long-Tailed Data",
+)
 class MuPFL(FederatedFeatures, ClusterUpdates):
     """Biased dropout on clients, cluster-wise updates, heads tuned on federated features; each can be switched off."""
 
     newcomer = "the global model; its head is tuned on the federated features, then it trains, like everybody at last"
+    family = "long tail"
+    cost = "more: gradients of the head per class, its tuning on federated features; the server clusters and matches"
     keeps = {
         "own_head": "where tune_from is private, the head that the client trained last",
         "tuned": "after finish, the personal model",

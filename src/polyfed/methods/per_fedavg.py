@@ -13,11 +13,18 @@ from polyfed.parts.steps import maml
 from polyfed.registry import param
 
 
-@method("per-fedavg", written="Per-FedAvg", paper="Fallah et al. 2020")
+@method(
+    "per-fedavg",
+    written="Per-FedAvg",
+    paper="Fallah et al. 2020",
+    title="Personalized Federated Learning: A Meta-Learning Approach",
+)
 class PerFedAvg(Method):
     """A global model from which one gradient step on a client's data leads to a good personal one."""
 
     newcomer = "the global model after the same personal step as everybody's"
+    cost = "as FedAvg: half as many steps, with two gradients each"
+    edges = {"one sample": "it is both batches of a step, with BatchNorm in eval mode, and the client is not tested"}
     meta_lr: float = param(0.05, "learning rate beta of the global model", gt=0)
     inner_lr: float | None = param(None, "learning rate alpha of the personal step; by default the run's", gt=0)
     personalise: Literal["one_step", "epochs"] = param(

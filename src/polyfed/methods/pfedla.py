@@ -20,11 +20,17 @@ from polyfed.parts.hypernet import Hypernetwork, layers_of, mixed, shares_of, sl
 from polyfed.registry import param
 
 
-@method("pfedla", written="pFedLA", paper="Ma et al. 2022")
+@method(
+    "pfedla",
+    written="pFedLA",
+    paper="Ma et al. 2022",
+    title="Layer-wised Model Aggregation for Personalized Federated Learning",
+)
 class PFedLA(Method):
     """Each client's model is mixed from everybody's, layer by layer, with weights that its own hypernetwork learns."""
 
     newcomer = "what a hypernetwork that has learnt nothing yet mixes from everybody's models"
+    cost = "as FedAvg; the server keeps a model and a hypernetwork of every client, and mixes a model for each"
     lr: float = param(5e-3, "learning rate of the hypernetworks", gt=0)
     embedding: int = param(100, "width of a client's embedding", ge=1)
     hidden: int = param(100, "width of the hidden layers of a hypernetwork", ge=1)

@@ -13,11 +13,14 @@ from polyfed.parts.steps import moreau
 from polyfed.registry import param
 
 
-@method("pfedme", written="pFedMe", paper="Dinh et al. 2020")
+@method(
+    "pfedme", written="pFedMe", paper="Dinh et al. 2020", title="Personalized Federated Learning with Moreau Envelopes"
+)
 class PFedMe(Method):
     """Every step solves for a personal model near the local one, and moves the local one towards it."""
 
     newcomer = "the global model: it has no personal one yet"
+    cost = "`inner` times FedAvg: so many gradients on every batch"
     keeps = {"personal_model": "the personal model theta_k of its last step"}
     inner: int = param(5, "steps on each batch that look for the personal model", ge=1)
     lr: float = param(0.01, "learning rate of those steps", gt=0)

@@ -70,6 +70,7 @@ MUPFL: dict[str, Any] = {
     "mupfl-paper",
     written="MuPFL (paper)",
     paper="Zhang et al. 2024, equations read so that they agree with the prose",
+    title=MuPFL.title,
 )
 @pinned(**MUPFL)
 class MuPFLPaper(MuPFL):
@@ -78,7 +79,7 @@ class MuPFLPaper(MuPFL):
     weighting = "sample"
 
 
-@method("mupfl-printed", written="MuPFL (as printed)", paper="Zhang et al. 2024, psi as printed")
+@method("mupfl-printed", written="MuPFL (as printed)", paper="Zhang et al. 2024, psi as printed", title=MuPFL.title)
 @pinned(**MUPFL | {"bavd_psi": "printed"})
 class MuPFLPrinted(MuPFL):
     """MuPFL whose maps grow when the loss rises: the sign of psi as it is printed, against the sentence after it."""
@@ -86,7 +87,7 @@ class MuPFLPrinted(MuPFL):
     weighting = "sample"
 
 
-@method("ecl-algorithm1", written="ECL (algorithm 1)", paper="ECL, algorithm 1")
+@method("ecl-algorithm1", written="ECL (algorithm 1)", paper="Lv et al. 2024, algorithm 1", title=ECL.title)
 @pinned(
     base=FedAvg(),
     experts=2,
@@ -105,7 +106,10 @@ class ECLAlgorithm1(ECL):
 
 
 @method(
-    "scaffold-official", written="SCAFFOLD (official)", paper="Karimireddy et al. 2020, as MAP's authors released it"
+    "scaffold-official",
+    written="SCAFFOLD (official)",
+    paper="Karimireddy et al. 2020, as MAP's authors released it",
+    title=Scaffold.title,
 )
 @pinned(server_lr=0.5, control="official")
 class ScaffoldOfficial(Scaffold):
@@ -136,7 +140,7 @@ DISTFL: dict[str, Any] = {
 }
 
 
-@method("distfl-paper", written="DistFL (paper)", paper="Liu et al. 2021, as printed")
+@method("distfl-paper", written="DistFL (paper)", paper="Liu et al. 2021, as printed", title=DistFL.title)
 @pinned(**DISTFL)
 class DistFLPaper(DistFL):
     """DistFL on plain responses, clustered anew every round from fresh noise, without warm-up.
@@ -147,7 +151,7 @@ class DistFLPaper(DistFL):
     weighting = "uniform"
 
 
-@method("distfl-official", written="DistFL (official)", paper="Liu et al. 2021, as released")
+@method("distfl-official", written="DistFL (official)", paper="Liu et al. 2021, as released", title=DistFL.title)
 @pinned(**DISTFL | {"threshold": 0.2, "warmup_rounds": 5, "recluster": "once"})
 class DistFLOfficial(DistFL):
     """DistFL on plain responses with the released code's schedule and threshold, but with the paper's optimisation."""

@@ -20,11 +20,17 @@ from polyfed.parts.steps import momentum_reach
 from polyfed.registry import param
 
 
-@method("scaffold", written="SCAFFOLD", paper="Karimireddy et al. 2020")
+@method(
+    "scaffold",
+    written="SCAFFOLD",
+    paper="Karimireddy et al. 2020",
+    title="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+)
 class Scaffold(Method):
     """Control variates on both sides correct the drift of local steps."""
 
     weighting = "uniform"
+    cost = "as FedAvg, and a correction at every step"
     keeps = {"control": "the client's control variate c_k"}
     server_lr: float = param(1.0, "server learning rate eta_g", gt=0)
     control: Literal["canonical", "official"] = param(

@@ -39,7 +39,9 @@ from polyfed.report.charts import (
 
 FORMS = ("pdf", "svg", "png")
 MARKERS = ("o", "s", "D", "^", "P", "v", "X", "*")
+NAMES = 60  # places on an axis that all have their name
 READABLE = 400  # tiles that still can have their number written on them
+TALLEST = 9  # inches
 GREY = "#8a929c"
 GAPS = (0, (3, 4))  # a line through which the one below is seen
 STYLE: Any = {
@@ -111,7 +113,7 @@ def _size(panel: Panel) -> tuple[float, float]:
     bars = sum(isinstance(mark, Bars) for mark in panel.marks)
     return (
         float(np.clip(0.2 * across * max(1, bars * 0.45), 3.5, 10)),
-        float(np.clip(0.3 * down + (0.75 * down if _has(panel, Strip) else 0.6), 2.6, 9)),
+        float(np.clip(0.3 * down + (0.75 * down if _has(panel, Strip) else 0.6), 2.6, TALLEST)),
     )
 
 
@@ -244,7 +246,7 @@ def _tiles(axes: Axes, mark: Tiles) -> None:
 def _scale(axis: Any, meaning: Axis, rotate: bool = False, top: float = 0.0) -> None:
     """Ticks in the axis's unit, or names at its places, as many as can be read."""
     if meaning.names is not None:
-        step = -(-len(meaning.names) // 40)
+        step = -(-len(meaning.names) // NAMES)
         places = range(0, len(meaning.names), step)
         names = [meaning.names[place] for place in places]
         axis.set_ticks(list(places), names)

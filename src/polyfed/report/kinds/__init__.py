@@ -10,6 +10,7 @@ from polyfed.report.kinds.clients import change, distribution, scatter
 from polyfed.report.kinds.clusters import clusters, parameters, similarity
 from polyfed.report.kinds.curves import against_bytes, against_rounds, against_seconds
 from polyfed.report.kinds.holdings import holdings, long_tail
+from polyfed.report.kinds.ranks import ranks
 from polyfed.report.kinds.uploads import uploads
 from polyfed.report.runs import Selection
 
@@ -30,6 +31,7 @@ KINDS: Mapping[str, Kind] = {
     "classes": Kind(per_class, "a measured round"),
     "groups": Kind(per_group, "a measured round"),
     "clients": Kind(distribution, "a measured client"),
+    "ranks": Kind(ranks, "three methods or more with finished runs of two seeds or settings"),
     "change": Kind(change, "two methods with finished runs of the same seed"),
     "scatter": Kind(scatter, "two methods with a global model and finished runs"),
     "clusters": Kind(clusters, "a method that groups clients (distfl, mupfl, k-cluster)"),
