@@ -56,7 +56,7 @@ def test_grey_pictures_stay_grey_unless_there_are_coloured_ones(tmp_path: Path) 
 
 def test_differing_sizes_name_the_file_unless_a_size_is_given(pictures: Path) -> None:
     picture(pictures / "rome" / "eel" / "big.png", side=9)
-    with pytest.raises(DataError, match=r"big.png are uint8 \[9, 9, 3\].*data.size gives all images one side"):
+    with pytest.raises(DataError, match=r"big.png are uint8 \[9, 9, 3\].*data.size=N gives all images one side"):
         Folder(root=pictures).load()
     assert Folder(root=pictures, size=5).load().x.shape == (17, 5, 5, 3)
 
@@ -93,7 +93,7 @@ def test_npz_files(tmp_path: Path, wish: Any) -> None:
         ({"x": np.array([object()] * 3), "y": np.arange(3)}, "not a readable .npz file of plain numbers"),
         ({"x": np.zeros((3, 2))}, "must hold the arrays x and y"),
         ({"x": np.zeros((3, 2)), "y": np.arange(4)}, "holds 3 samples but 4 labels"),
-        ({"x": np.zeros((3, 2)), "y": np.array([0.5, 1, 2])}, r"labels must be whole numbers \[N\], not float64"),
+        ({"x": np.zeros((3, 2)), "y": np.array([0.5, 1, 2])}, r"labels must be whole numbers or words \[N\], not float64"),
         ({"x": np.zeros((3, 2)), "y": np.array([0, -1, 2])}, "labels run from -1 to 2"),
         ({"x": np.full((3, 2), np.nan), "y": np.arange(3)}, "row 0 holds a value that is not a finite number"),
         ({"x": np.array([["a", "b"]] * 3), "y": np.arange(3)}, "samples must be an array of numbers"),
