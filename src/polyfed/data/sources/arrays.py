@@ -1,18 +1,23 @@
 """Samples given from Python, kept in this process so that their description stays plain data."""
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
+from polyfed import rng
 from polyfed.data.sources.base import Dataset, Source, source
-from polyfed.data.sources.found import Found, Part, gathered
+from polyfed.data.sources.found import Found, Item, Part, gathered
+from polyfed.data.sources.pictures import pixels
 from polyfed.data.sources.raw import Classes, as_labels, as_samples
 from polyfed.errors import DataError, UsageError
 from polyfed.registry import param
 
 _held: dict[str, Found] = {}
+_items: dict[str, tuple[Item, ...]] = {}  # the data sets they were read from
 
 
 @source("arrays")
@@ -52,7 +57,7 @@ class Arrays(Source):
     def hold_found(cls, found: Found, **settings: Any) -> "Arrays":
         """Keep what was found and describe it."""
         key = _fingerprint(found)
-        _held[key] = found
+        _held[key], _items[key] = found, found.items
         return cls(key=key, **settings)
 
     @property
@@ -63,6 +68,8 @@ class Arrays(Source):
 
     def load(self) -> Dataset:
         found = self._found()
+        if self.live:
+            _check_items(found.items)
         if self.live is None and found.moving:
             raise UsageError(
                 f"{found.moving} changes at random when it is read again: leave that to data.augment, or say "
@@ -70,10 +77,56 @@ class Arrays(Source):
             )
         return found.dataset(self.name, self.classes, None if self.size == "auto" else self.size)
 
+    def reader(self) -> Callable[[int], np.ndarray] | None:
+        if not self.live:
+            return None
+        items = _items[self.key]
+
+        def read(row: int) -> np.ndarray:
+            at = bisect_right(items, row, key=lambda item: item.first) - 1
+            return as_array(items[at].data[items[at].item + row - items[at].first][0])
+
+        return read
+
     def _found(self) -> Found:
         if self.key not in _held:
             raise DataError(f"the arrays of this run ({self.key}) were given as Python objects; pass them again")
         return _held[self.key]
+
+
+def items_of(key: str) -> tuple[Item, ...]:
+    """The data sets behind samples that are held, for a process that has to read them anew."""
+    return _items[key]
+
+
+def give_items(key: str, items: tuple[Item, ...]) -> None:
+    """Have the data sets of another process here."""
+    _items[key] = items
+
+
+def _check_items(items: tuple[Item, ...]) -> None:
+    """Each item is the same whenever the global generators are: a key decides what is read."""
+    if not items:
+        raise UsageError("data.live=true reads items of data sets anew, and here there are arrays, which do not change")
+    for item in items:
+        read = []
+        for _ in range(2):
+            with rng.seeded(0, "reading"):
+                read.append(as_array(item.data[item.item][0]))
+        if not np.array_equal(*read):
+            raise UsageError(
+                "data.live=true: a data set draws from a generator of its own, so no seed decides what is read; let it "
+                "draw from the global generators of torch, numpy or Python, or say data.live=false"
+            )
+
+
+def as_array(value: Any) -> Any:
+    """Tensors and pictures as arrays."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy()
+    if hasattr(value, "convert") and hasattr(value, "mode"):  # a picture of Pillow's
+        return pixels(value)
+    return value if value is None or isinstance(value, str) else np.asarray(value)
 
 
 def parts_of(

@@ -3,6 +3,7 @@
 import json
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -114,6 +115,10 @@ class Source(Spec):
     def load(self) -> Dataset:
         """Read all samples."""
         raise TypeError(f"{type(self).__name__} must say how it is loaded")
+
+    def reader(self) -> Callable[[int], np.ndarray] | None:
+        """What reads the sample of a training row anew, where each epoch is to read them anew."""
+        return None
 
     def home(self) -> Path:
         """The folder its files belong in."""

@@ -1,6 +1,5 @@
 """Samples as they were found, wherever that was: their labels, whose they are, and which of them are official tests."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -52,11 +51,6 @@ class Found:
         mean, std = pixel_statistics(x[: self.train]) if x.dtype == np.uint8 and self.train else (None, None)
         of = (self.users, self.user_names)
         return Dataset(name, x, y, self.train, class_names, mean, std, *of, *of, notes=notes or {})
-
-    def item(self, row: int) -> tuple[Any, int] | None:
-        """The data set that a training row was read from, and its place there."""
-        at = bisect_right(self.items, row, key=lambda item: item.first) - 1
-        return (self.items[at].data, self.items[at].item + row - self.items[at].first) if at >= 0 else None
 
     def _of_one_size(self, name: str, parts: list[np.ndarray], side: int | None) -> np.ndarray:
         images = all(x.dtype == np.uint8 and x.ndim == 4 for x in parts)

@@ -9,9 +9,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 from polyfed import rng
-from polyfed.data.sources.arrays import Arrays, parts_of
+from polyfed.data.sources.arrays import Arrays, as_array, parts_of
 from polyfed.data.sources.found import Part, gathered
-from polyfed.data.sources.pictures import pixels
 from polyfed.data.sources.raw import as_labels, as_samples
 from polyfed.errors import DataError, UsageError, did_you_mean
 
@@ -97,15 +96,6 @@ def _parts(data: Any, where: str, client: str | None, columns: Mapping[str, str]
     else:
         whose = "" if client is None else f"{where} has something else: "
         raise UsageError(f"{whose}{LAYOUTS}; this is of the type {type(data).__name__}")
-
-
-def as_array(value: Any) -> Any:
-    """Tensors and pictures as arrays."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu().numpy()
-    if hasattr(value, "convert") and hasattr(value, "mode"):  # a picture of Pillow's
-        return pixels(value)
-    return value if value is None or isinstance(value, str) else np.asarray(value)
 
 
 # ---- data sets
