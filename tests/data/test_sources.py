@@ -122,7 +122,7 @@ def test_float_arrays_are_left_as_they_are(wish: Any) -> None:
         ({"x": np.zeros((3, 2)), "y": [0, 1]}, "3 samples but 2 labels"),
         ({"x": np.zeros((2, 2)), "y": [0, 1], "x_test": np.zeros((1, 2))}, "must be given together"),
         ({"x": np.zeros((2, 2)), "y": [0, 1], "x_test": np.zeros((1, 3)), "y_test": [0]}, "x_test are float32"),
-        ({"x": np.zeros((2, 2)), "y": [0, 1], "x_test": np.zeros((1, 2)), "y_test": [0, 1]}, "1 test samples but 2"),
+        ({"x": np.zeros((2, 2)), "y": [0, 1], "x_test": np.zeros((1, 2)), "y_test": [0, 1]}, "x_test: 1 samples but 2"),
         ({"x": np.zeros((2, 2)), "y": [0, 1], "users": [1]}, "2 training samples but 1 users"),
         ({"x": np.array([[None, 1]]), "y": [0]}, "samples must be an array of numbers"),
         ({"x": np.zeros((2, 2)), "y": [0, 2], "class_names": ["a", "b"]}, "labels run from 0 to 2"),

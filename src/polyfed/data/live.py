@@ -1,4 +1,4 @@
-"""Training samples that are read anew whenever a batch asks for them, so that their random transforms are drawn anew."""
+"""Training samples that are read anew whenever a batch asks for them: their random transforms are drawn anew."""
 
 import itertools
 from collections.abc import Callable

@@ -112,4 +112,3 @@ class Preparation(Typed):
 def per_channel(values: Numbers | None, axes: int, device: torch.device | None = None) -> Tensor | None:
     """Numbers per channel, spread so that they meet the channels of a batch."""
     return None if values is None else torch.tensor(values, device=device).view(-1, *[1] * (axes - 2))
-

@@ -27,7 +27,8 @@ class Arrays(Source):
     key: str = param(..., "fingerprint of the samples, as given by Arrays.hold")
     classes: Classes = param(None, "how many classes there are, or their names; by default those found")
     live: bool | None = param(
-        None, "whether items of data sets that change at random are read anew each epoch; false takes what was read once"
+        None,
+        "whether items of data sets that change at random are read anew each epoch; false takes what was read once",
     )
 
     @classmethod
@@ -51,7 +52,9 @@ class Arrays(Source):
         """
         if class_names is not None:
             settings["classes"] = tuple(class_names)
-        return cls.hold_found(gathered(cls.name, parts_of(x, y, x_test, y_test, users, users_test)), **settings)
+        return cls.hold_found(
+            gathered(cls.name, parts_of(x, y, x_test, y_test, users=users, users_test=users_test)), **settings
+        )
 
     @classmethod
     def hold_found(cls, found: Found, **settings: Any) -> "Arrays":
@@ -134,6 +137,7 @@ def parts_of(
     y: Any,
     x_test: Any = None,
     y_test: Any = None,
+    *,
     users: Any = None,
     users_test: Any = None,
     where: str = "",
@@ -145,14 +149,15 @@ def parts_of(
         raise DataError("arrays: users_test names the users of test samples, and there are none")
     given = [("x", x, "y", y, users, False), ("x_test", x_test, "y_test", y_test, users_test, True)]
     of = f" of {where}" if where else ""
-    return [_part(f"{a}{of}", rows, f"{b}{of}", labels, *rest) for a, rows, b, labels, *rest in given if rows is not None]
+    return [
+        _part(f"{a}{of}", rows, f"{b}{of}", labels, *rest) for a, rows, b, labels, *rest in given if rows is not None
+    ]
 
 
 def _part(name: str, x: Any, labels: str, y: Any, users: Any, test: bool) -> Part:
     part = Part(name, as_samples(x, name), as_labels(y, labels), users, test)
     if len(part.x) != len(part.y):
-        what = "test " if test else ""
-        raise DataError(f"arrays: {len(part.x)} {what}samples but {len(part.y)} {what}labels in {name}")
+        raise DataError(f"{name}: {len(part.x)} samples but {len(part.y)} labels")
     return part
 
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from polyfed.data.sources.arrays import parts_of
 from polyfed.data.sources.base import Dataset, Source, source
 from polyfed.data.sources.found import Part, gathered
 from polyfed.data.sources.pictures import IMAGES, read_image
@@ -74,7 +75,8 @@ class Folder(Source):
                 if file in tables:
                     parts += tables[file].parts(client, side, self.classes, client.name)
                 else:
-                    parts += _arrays(file, client.name)
+                    whose = {"users": client.name, "users_test": client.name, "where": str(file)}
+                    parts += parts_of(*read_arrays(file), **whose)
             skipped += 0 if any(table.of_pictures for table in tables.values()) else others
         return parts, self.classes, skipped
 
@@ -89,13 +91,6 @@ class Folder(Source):
 
 
 Contents = tuple[list[Part], Classes, int]
-
-
-def _arrays(file: Path, client: str) -> list[Part]:
-    """The arrays of an .npz file."""
-    x, y, *test = read_arrays(file)
-    parts = [Part(str(file), x, y, client)]
-    return [*parts, Part(f"the test in {file}", *test, client, test=True)] if test else parts
 
 
 def _subfolders(folder: Path, expected: str) -> list[Path]:
@@ -117,4 +112,3 @@ def files_in(folder: Path, endings: tuple[str, ...]) -> tuple[list[Path], int]:
 
 def _visible(path: Path) -> bool:
     return not path.name.startswith(".")
-

@@ -11,6 +11,10 @@ from polyfed.data.sources.raw import Classes, class_names_of, in_colour, pixel_s
 from polyfed.errors import DataError
 
 
+class SizesDiffer(DataError):
+    """Images have different sizes, and no side was given to bring them to."""
+
+
 class Part(NamedTuple):
     """What one place holds: samples of one shape, and labels that are whole numbers or words."""
 
@@ -56,8 +60,9 @@ class Found:
         images = all(x.dtype == np.uint8 and x.ndim == 4 for x in parts)
         if images and side is not None:
             return np.concatenate([resized(x, side) for x in parts])
-        cure = "data.size=N gives all images one side" if images else "bring them to one shape first"
-        raise DataError(f"{name}: {self.differ}; {cure}")
+        if images:
+            raise SizesDiffer(f"{name}: {self.differ}; data.size=N gives all images one side")
+        raise DataError(f"{name}: {self.differ}; bring them to one shape first")
 
 
 def gathered(name: str, parts: Sequence[Part], clients: Sequence[str] | None = None) -> Found:

@@ -23,7 +23,9 @@ class Manifest(Source):
     label: str = param("label", "column with the label: a word, or a number from 0 on")
     client: str = param("client", "column with the client's name, if there is one")
     split: str = param("split", "column with train or test, if there is one; other rows than test are trained on")
-    features: tuple[str, ...] | None = param(None, "columns of numbers; by default all others, where there are no paths")
+    features: tuple[str, ...] | None = param(
+        None, "columns of numbers; by default all others, where there are no paths"
+    )
     classes: Classes = param(None, "how many classes there are, or their names; by default those found")
 
     @property

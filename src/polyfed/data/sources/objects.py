@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 from polyfed import rng
 from polyfed.data.sources.arrays import Arrays, as_array, parts_of
 from polyfed.data.sources.found import Part, gathered
-from polyfed.data.sources.raw import as_labels, as_samples
+from polyfed.data.sources.raw import Classes, as_labels, as_samples
 from polyfed.errors import DataError, UsageError, did_you_mean
 
 LAYOUTS = (
@@ -19,8 +19,8 @@ LAYOUTS = (
     "set of torch or Hugging Face, a pair (train, test) of them, or one of these for each client: a list, or a mapping "
     "from names"
 )
-ARRAYS = ("x", "y", "x_test", "y_test", "users", "users_test", "classes")
-COLUMNS = ("dataset", "x", "y", "users", "classes")
+ARRAYS = ("x", "y", "x_test", "y_test", "users", "users_test")
+COLUMNS = ("dataset", "x", "y", "users")
 LOOKS = 4  # items of a data set that are read again, and how often
 PLAIN = (str, int, float, bool, Path, type(None))
 
@@ -39,8 +39,12 @@ def _is_plain(value: Any) -> bool:
 def hold(data: Any) -> Arrays:
     """Keep samples in any of the layouts in this process, and describe them."""
     if isinstance(data, Mapping) and not is_set(data):
-        if "x" in data or "y" in data or "dataset" in data:
-            return _hold_fields(data)
+        if _has_fields(data):
+            classes = data.get("classes")
+            names = classes if isinstance(classes, int | None) else tuple(map(str, classes))
+            return _hold(
+                list(_fields({k: v for k, v in data.items() if k != "classes"}, "the data", None)), classes=names
+            )
         return _hold_clients({str(name): one for name, one in data.items()})
     if isinstance(data, list) and data and all(is_set(one) or isinstance(one, tuple) for one in data):
         width = len(str(len(data) - 1))
@@ -48,12 +52,12 @@ def hold(data: Any) -> Arrays:
     return _hold(list(_parts(data, "the data", None)))
 
 
-def _hold(parts: list[Part], clients: list[str] | None = None, **settings: Any) -> Arrays:
+def _hold(parts: list[Part], clients: list[str] | None = None, classes: Classes = None) -> Arrays:
     """Classes are declared, or those that the data sets name, in their order."""
     named = [names_of(part.items[0]) if part.items else () for part in parts]
-    if all(named) and "classes" not in settings:
-        settings["classes"] = tuple(dict.fromkeys(name for names in named for name in names))
-    return Arrays.hold_found(gathered(Arrays.name, parts, clients), **settings)
+    if all(named) and classes is None:
+        classes = tuple(dict.fromkeys(name for names in named for name in names))
+    return Arrays.hold_found(gathered(Arrays.name, parts, clients), **({} if classes is None else {"classes": classes}))
 
 
 def _hold_clients(data: Mapping[str, Any]) -> Arrays:
@@ -65,26 +69,33 @@ def _hold_clients(data: Mapping[str, Any]) -> Arrays:
     return _hold(parts, list(data))
 
 
-def _hold_fields(data: Mapping[str, Any]) -> Arrays:
-    """Arrays by name, or a data set with the names of its columns; and the names of classes."""
+def _has_fields(data: Any) -> bool:
+    return isinstance(data, Mapping) and any(key in data for key in ("x", "y", "dataset"))
+
+
+def _fields(data: Mapping[str, Any], where: str, client: str | None) -> Iterator[Part]:
+    """Arrays by name, or a data set with the names of its columns."""
     known = COLUMNS if "dataset" in data else ARRAYS
     strange = [key for key in data if key not in known]
     if strange:
-        raise UsageError(f"data has no field '{strange[0]}'; {did_you_mean(str(strange[0]), known)}")
-    fields = {key: value for key, value in data.items() if key != "classes"}
-    classes = data.get("classes")
-    settings = {} if classes is None else {"classes": classes if isinstance(classes, int) else tuple(map(str, classes))}
+        raise UsageError(f"{where}: there is no field '{strange[0]}'; {did_you_mean(str(strange[0]), known)}")
+    fields = {key: as_array(value) for key, value in data.items() if key != "dataset"}
     if "dataset" in data:
-        return _hold(list(_parts(fields.pop("dataset"), "the data", None, fields)), **settings)
+        yield from _parts(data["dataset"], where, client, fields)
+        return
     if "x" not in fields or "y" not in fields:
-        raise UsageError(f"data needs x and y; {LAYOUTS}")
-    return _hold(parts_of(**{key: as_array(value) for key, value in fields.items()}), **settings)
+        raise UsageError(f"{where}: x and y are needed; {LAYOUTS}")
+    if client is not None:
+        fields |= {"users": client, "users_test": client, "where": where}
+    yield from parts_of(**fields)
 
 
 def _parts(data: Any, where: str, client: str | None, columns: Mapping[str, str] | None = None) -> Iterator[Part]:
     """What one object holds, for one client or for nobody."""
     if isinstance(data, Mapping) and is_set(data):
         yield from _splits(data, where, client, columns or {})
+    elif _has_fields(data):
+        yield from _fields(data, where, client)
     elif is_set(data):
         yield from read_set(data, where, client, False, columns or {})
     elif isinstance(data, tuple) and len(data) == 2 and all(is_set(one) for one in data):
@@ -224,8 +235,12 @@ def as_pairs(table: Any, where: str, columns: Mapping[str, str], client: str | N
         if column not in have:
             raise UsageError(f"{where} has no column '{column}' for {field}; its columns are {', '.join(have)}")
     users = columns.get("users", "client" if client is None and "client" in have else None)
-    y = columns.get("y") or _column(table, [c for c in have if c != users], ("label", "labels"), "ClassLabel", where, "y")
-    x = columns.get("x") or _column(table, [c for c in have if c not in (y, users)], ("image", "x"), "Image", where, "x")
+    y = columns.get("y") or _column(
+        table, [c for c in have if c != users], ("label", "labels", "y"), "ClassLabel", where, "y"
+    )
+    x = columns.get("x") or _column(
+        table, [c for c in have if c not in (y, users)], ("image", "x"), "Image", where, "x"
+    )
     return Pairs(table, x, y), client if users is None else [str(user) for user in table[users]]
 
 

@@ -29,5 +29,5 @@ def pixels(picture: Any, side: int | None = None) -> np.ndarray:
     plain = picture.convert("L" if picture.mode in ("1", "L") else "RGB")
     if side is not None and plain.size != (side, side):
         plain = plain.resize((side, side), Image.Resampling.BILINEAR)
-    array = np.asarray(plain)
+    array = np.array(plain)
     return array[..., None] if array.ndim == 2 else array

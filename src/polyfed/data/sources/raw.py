@@ -59,14 +59,15 @@ def class_names_of(y: np.ndarray, classes: Classes, where: str) -> tuple[np.ndar
     if isinstance(classes, tuple):
         return y, classes
     most = int(y.max(initial=0)) + 1
-    if classes is None and most > MOST_CLASSES:
-        expected = f"labels are numbers from 0 on, of at most {MOST_CLASSES} classes: renumber them"
-        raise DataError(f"{where}: a label is {most - 1}; {expected}")
     if classes is None and _too_many(most, len(y)):
-        used = len(np.unique(y))
+        confirm = f", or confirm with data.classes={most}" if most <= MOST_CLASSES else ""
         raise DataError(
-            f"{where}: labels up to {most - 1} make {most} classes of {len(y)} samples, and {used} of them occur: "
-            f"renumber them from 0 on (np.unique(y, return_inverse=True)[1]), or confirm with data.classes={most}"
+            f"{where}: labels up to {most - 1} make {most} classes of {len(y)} samples, and {len(np.unique(y))} of "
+            f"them occur: renumber them from 0 on with np.unique(y, return_inverse=True)[1]{confirm}"
+        )
+    if classes is None and most > MOST_CLASSES:
+        raise DataError(
+            f"{where}: a label is {most - 1}, and there can be at most {MOST_CLASSES} classes: renumber them"
         )
     return y, tuple(map(str, range(most if classes is None else classes)))
 
@@ -93,22 +94,16 @@ def _too_many(classes: int, samples: int) -> bool:
     return classes > max(FEW_CLASSES, samples / 10)
 
 
-def read_arrays(path: Path) -> tuple[np.ndarray, ...]:
+def read_arrays(path: Path) -> list[np.ndarray]:
     """x and y of an .npz file, and x_test and y_test where it has them; nothing in it can execute."""
     try:
         with np.load(plain_file(path), allow_pickle=False) as file:
             tested = "x_test" in file or "y_test" in file
-            arrays = [file[name] for name in ("x", "y", *(("x_test", "y_test") if tested else ()))]
+            return [file[name] for name in ("x", "y", *(("x_test", "y_test") if tested else ()))]
     except KeyError:
         raise DataError(f"{path} must hold the arrays x and y, and may hold x_test and y_test") from None
     except Exception as error:  # zipfile, zlib, numpy and the file system each have their own
         raise DataError(f"{path} is not a readable .npz file of plain numbers: {error}") from None
-    made: list[np.ndarray] = []
-    for x, y in zip(arrays[::2], arrays[1::2], strict=True):
-        made += [as_samples(x, str(path)), as_labels(y, str(path))]
-        if len(x) != len(y):
-            raise DataError(f"{path} holds {len(x)} samples but {len(y)} labels")
-    return tuple(made)
 
 
 def in_colour(images: np.ndarray, channels: int) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Tables of samples, as CSV or Parquet: a row has a label, and numbers or the path of a picture."""
 
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,12 +62,15 @@ class Table:
     def _read(self) -> Frame:
         import pandas
 
-        named = {name: str for name in self.columns[:4]}
+        named = dict.fromkeys(self.columns[:4], str)
         try:
             file = plain_file(self.file)
             if self.file.suffix.lower() == ".parquet":
                 return pandas.read_parquet(file)
-            return pandas.read_csv(file, dtype=named, keep_default_na=False, na_values=[""], encoding="utf-8-sig")
+            # without index_col=False, lines longer than the first would push the values into other columns
+            how = {"index_col": False, "keep_default_na": False, "na_values": [""], "low_memory": False}
+            with warnings.catch_warnings(action="error", category=pandas.errors.ParserWarning):
+                return pandas.read_csv(file, dtype=named, encoding="utf-8-sig", **how)
         except ImportError:
             need = "reading Parquet needs pyarrow: pip install 'polyfed[parquet]', or write the table as CSV"
             raise DataError(f"{self.file}: {need}") from None
@@ -105,7 +109,9 @@ class Table:
             return np.array(self._words(self.columns.client), str) if named else None
         found = sorted(set(self._words(self.columns.client))) if named else []
         if len(found) > 1:
-            raise DataError(f"{self.file} lies in the folder of one client, and holds rows of '{found[0]}', '{found[1]}'")
+            raise DataError(
+                f"{self.file} lies in the folder of one client, and holds rows of '{found[0]}', '{found[1]}'"
+            )
         return client
 
     def _tests(self) -> np.ndarray:
@@ -131,7 +137,7 @@ class Table:
             self._complete(name, column)
             if column.dtype.kind not in "uifb":
                 strange = next(at for at, value in enumerate(column.tolist()) if not _is_number(value))
-                told = f"'{column.tolist()[strange]}' in {self._row(strange)}"
+                told = f"{column.tolist()[strange]!r} in {self._row(strange)}"
                 raise DataError(
                     f"{self.file}: the column '{name}' holds {told}, and features are numbers: data.features names them"
                 )

@@ -7,6 +7,7 @@ import numpy as np
 from polyfed.config import make_config, read_config
 from polyfed.data.sources.base import Dataset
 from polyfed.data.sources.folder import Folder
+from polyfed.data.sources.found import SizesDiffer
 from polyfed.engine.flower.deploy import contract, keys, probes, processes, signing
 from polyfed.engine.flower.deploy.layout import SECRET, TOKEN, Server, Site, normal
 from polyfed.engine.flower.deploy.private import read_private
@@ -70,10 +71,18 @@ def check_site(site: Site, with_data: bool = True) -> list[str]:
     found += probes.prove_site(site)
     found += probes.prove_node(site)
     if with_data:
-        data = Folder(root=site.data).of_one(site.data)
-        shape = "x".join(map(str, data.x.shape[1:]))
-        found.append(f"site {site.name}: {len(data.y)} samples of {data.x.dtype} {shape}, {_classes_of(data)}")
+        found.append(f"site {site.name}: {_about_data(site)}")
     return found
+
+
+def _about_data(site: Site) -> str:
+    """What a site's folder holds; images of several sizes need a key of the config, which is not known here."""
+    try:
+        data, shape = Folder(root=site.data).of_one(site.data), None
+    except SizesDiffer:
+        data, shape = Folder(root=site.data, size=1).of_one(site.data), "several sizes: the config must have data.size"
+    shape = shape or "x".join(map(str, data.x.shape[1:]))
+    return f"{len(data.y)} samples of {data.x.dtype} {shape}, {data.classes} classes"
 
 
 def _check_authority(folder: Path) -> None:
