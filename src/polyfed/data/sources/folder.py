@@ -69,7 +69,7 @@ class Folder(Source):
         """Every .npz file and table of every client; pictures that a table names lie beside it."""
         parts, skipped = [], 0
         for client in clients:
-            files, others = files_in(client, ROWS)
+            files, _ = files_in(client, ROWS)
             tables = {file: Table(file) for file in files if file.suffix.lower() in TABLES}
             for file in files:
                 if file in tables:
@@ -77,7 +77,8 @@ class Folder(Source):
                 else:
                     whose = {"users": client.name, "users_test": client.name, "where": str(file)}
                     parts += parts_of(*read_arrays(file), **whose)
-            skipped += 0 if any(table.of_pictures for table in tables.values()) else others
+            named = {file.name for file in files}.union(*(table.beside for table in tables.values()))
+            skipped += sum(path.name not in named for path in client.iterdir() if _visible(path))
         return parts, self.classes, skipped
 
     def _names(self, found: list[str]) -> tuple[str, ...]:

@@ -41,6 +41,11 @@ class Table:
         """Whether its rows name pictures."""
         return self.columns.features is None and self.columns.path in self.frame
 
+    @property
+    def beside(self) -> set[str]:
+        """What it names of the folder it lies in."""
+        return {Path(path).parts[0] for path in self._words(self.columns.path)} if self.of_pictures else set()
+
     def parts(
         self, root: Path, side: int | None = None, classes: Classes = None, client: str | None = None
     ) -> list[Part]:
@@ -109,9 +114,8 @@ class Table:
             return np.array(self._words(self.columns.client), str) if named else None
         found = sorted(set(self._words(self.columns.client))) if named else []
         if len(found) > 1:
-            raise DataError(
-                f"{self.file} lies in the folder of one client, and holds rows of '{found[0]}', '{found[1]}'"
-            )
+            both = f"'{found[0]}' and '{found[1]}'"
+            raise DataError(f"{self.file} lies in the folder of one client, and holds rows of {both}")
         return client
 
     def _tests(self) -> np.ndarray:

@@ -71,18 +71,18 @@ def check_site(site: Site, with_data: bool = True) -> list[str]:
     found += probes.prove_site(site)
     found += probes.prove_node(site)
     if with_data:
-        found.append(f"site {site.name}: {_about_data(site)}")
+        data, shape = _data_of(site)
+        found.append(f"site {site.name}: {len(data.y)} samples of {data.x.dtype} {shape}, {data.classes} classes")
     return found
 
 
-def _about_data(site: Site) -> str:
-    """What a site's folder holds; images of several sizes need a key of the config, which is not known here."""
+def _data_of(site: Site) -> tuple[Dataset, str]:
+    """What a site's folder holds, and its shape; images of several sizes need a key of the config, unknown here."""
     try:
-        data, shape = Folder(root=site.data).of_one(site.data), None
+        data = Folder(root=site.data).of_one(site.data)
     except SizesDiffer:
-        data, shape = Folder(root=site.data, size=1).of_one(site.data), "several sizes: the config must have data.size"
-    shape = shape or "x".join(map(str, data.x.shape[1:]))
-    return f"{len(data.y)} samples of {data.x.dtype} {shape}, {data.classes} classes"
+        return Folder(root=site.data, size=1).of_one(site.data), "in several sizes (the config must have data.size)"
+    return data, "x".join(map(str, data.x.shape[1:]))
 
 
 def _check_authority(folder: Path) -> None:
