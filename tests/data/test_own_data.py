@@ -248,6 +248,13 @@ class TestManifest:
         assert said.code == 0, said.err
         assert "3 clients" in said.out
 
+    def test_several_are_compared(self, tmp_path: Path) -> None:
+        rows = {name: lambda at, shift=shift: f"{at / 60 + shift},{at % 2},{at % 3}" for shift, name in enumerate("ab")}
+        files = [table(tmp_path / f"{name}.csv", "v,label,client", row) for name, row in rows.items()]
+        made = polyfed.compare(OWN, data=[str(file) for file in files], methods=["fedavg"], seeds=1)
+        assert made.finished
+        assert sorted(Path(result.config["data"]["file"]).name for result in made.results) == ["a.csv", "b.csv"]
+
     def test_pictures(self, tmp_path: Path) -> None:
         for at, side in enumerate([8, 8, 12, 12, 8, 8] * 4):
             Image.fromarray(np.full((side, side, 3), 10 * at, np.uint8)).save(tmp_path / f"{at}.png")

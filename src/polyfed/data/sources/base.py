@@ -15,6 +15,7 @@ from polyfed.errors import DataError
 from polyfed.registry import Registry, Spec, param
 
 Numbers = tuple[float, ...]
+TABLES = (".csv", ".parquet")  # endings of files with a row per sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,13 +132,21 @@ class Source(Spec):
 class Sources(Registry):
     """All sources; a table of samples may be named by its file."""
 
+    def get(self, name: str) -> type[Spec]:
+        """The source of that name; a table's is the manifest."""
+        return super().get("manifest" if _is_table(name) else name)
+
     def build(self, section: Any, path: str) -> Any:
         """A source from its section; `data=sites.csv` is short for the manifest of that file."""
         name = section.get("name") if isinstance(section, dict) else section
-        if isinstance(name, str | Path) and Path(name).suffix.lower() in (".csv", ".parquet"):
+        if _is_table(name):
             others = section if isinstance(section, dict) else {}
             section = {**others, "name": "manifest", "file": str(name)}
         return super().build(section, path)
+
+
+def _is_table(name: Any) -> bool:
+    return isinstance(name, str | Path) and Path(name).suffix.lower() in TABLES
 
 
 sources = Sources("data", "polyfed.data.sources", Source)

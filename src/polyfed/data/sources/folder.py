@@ -6,11 +6,11 @@ from typing import ClassVar
 import numpy as np
 
 from polyfed.data.sources.arrays import parts_of
-from polyfed.data.sources.base import Dataset, Source, source
+from polyfed.data.sources.base import TABLES, Dataset, Source, source
 from polyfed.data.sources.found import Part, gathered
 from polyfed.data.sources.pictures import IMAGES, read_image
 from polyfed.data.sources.raw import Classes, read_arrays
-from polyfed.data.sources.tables import TABLES, Table
+from polyfed.data.sources.tables import Table
 from polyfed.errors import DataError
 from polyfed.registry import param
 

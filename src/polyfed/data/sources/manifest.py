@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import ClassVar
 
-from polyfed.data.sources.base import Dataset, Source, source
+from polyfed.data.sources.base import TABLES, Dataset, Source, source
 from polyfed.data.sources.found import gathered
 from polyfed.data.sources.raw import Classes
-from polyfed.data.sources.tables import TABLES, Columns, Table, has_column
+from polyfed.data.sources.tables import Columns, Table, has_column
 from polyfed.errors import DataError
 from polyfed.registry import param
 

@@ -12,7 +12,6 @@ from polyfed.data.sources.raw import Classes
 from polyfed.errors import DataError
 from polyfed.files import plain_file
 
-TABLES = (".csv", ".parquet")
 Frame = Any  # a pandas DataFrame; pandas is imported where a table is read
 
 
