@@ -43,6 +43,19 @@ def points(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return (np.random.default_rng(seed).normal(size=(count, 5)) + 3 * np.eye(3, 5)[y]).astype(np.float32), y
 
 
+class Halves(Dataset):
+    """A data set whose labels are no classes."""
+
+    def __init__(self, count: int):
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, at: int) -> tuple[np.ndarray, float]:
+        return np.zeros(5, np.float32), at + 0.5
+
+
 def a_set(count: int, seed: int = 0) -> TensorDataset:
     return TensorDataset(*map(torch.from_numpy, points(count, seed)))
 
@@ -74,6 +87,12 @@ class TestOneDataSetPerClient:
         assert held(fed) == {"north": (36, 12), "south": (27, 0)}
         with pytest.raises(UsageError, match=r"split.test=mirror deals out an official test set"):
             polyfed.federation(OWN, data=clients, **{"split.test": "mirror"})
+
+    def test_tests_of_those_who_are_left_out_are_tested_by_all(self) -> None:
+        clients = {"north": (a_set(40), a_set(12, 7)), "south": (a_set(30, 1), a_set(9, 3))}
+        fed = polyfed.federation(OWN, data=clients, **{"split.clients": 1})
+        assert held(fed) == {"north": (40, 12)}
+        assert fed.split.global_test.tolist() == list(range(70, 91))
 
     def test_samples_of_the_server_are_in_nobodys_test(self) -> None:
         clients = {"north": (a_set(40), a_set(12, 7)), "south": (a_set(30, 1), a_set(12, 3))}
@@ -134,6 +153,7 @@ class TestOneDataSetPerClient:
             ({"north": TensorDataset(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))}, "no sample to train on"),
             ({"north": (points(9)[0], points(8)[1])}, "x of client 'north': 9 samples but 8 labels"),
             ([a_set(9), points(9)[:1]], "client 'client-1' has something else"),
+            ([Halves(9)], "the class 0.5 is not a whole number"),
             ({"x": points(9)[0], "z": points(9)[1]}, "there is no field 'z'"),
             ({"x": points(9)[0], "users": np.arange(9)}, "x and y are needed"),
             ({"a": a_set(9), "b": (points(9)[0], ["cat"] * 9)}, "of client 'a' are numbers, those of x of client 'b'"),
@@ -293,6 +313,7 @@ class TestManifest:
             ("a,label,client", "1,1,", "line 2 has no value in the column 'client'"),
             ("a,label,split", "1,1,val", "line 2 has 'val' in the column 'split', expected train or test"),
             ("a,label,split", "1,1,test", "there is no sample to train on"),
+            ("a,label,client,split", "1,1,x,train\n1,1,y,test", "client 'y' has no sample to train on"),
             ("a,city,label", "1,Rome,1", "the column 'city' holds 'Rome' in line 2, and features are numbers"),
             ("a,label", "inf,1", "row 0 holds a value that is not a finite number"),
             ("a,label", "1,1,1", "is not a readable table: Length of header"),
@@ -357,6 +378,14 @@ class TestRandomTransforms:
             polyfed.run(OWN, data={"north": Moving(30), "south": a_set(30)})
         assert not runs.exists()
 
+    def test_they_are_noticed_in_a_single_item(self) -> None:
+        class Last(Moving):
+            def __getitem__(self, at: int) -> tuple[np.ndarray, int]:
+                return super().__getitem__(at) if at == len(self) - 1 else (self.x[at], int(self.y[at]))
+
+        with pytest.raises(UsageError, match="changes at random"):
+            polyfed.run(OWN, data=[Last(30)])
+
     def test_read_once_or_anew(self) -> None:
         data = {"north": Moving(30), "south": Moving(20, 1)}
         once, again = (polyfed.run(OWN, data=data, **{"data.live": False}).fingerprint for _ in range(2))
@@ -406,7 +435,7 @@ class TestRandomTransforms:
         for key in ((0, 1, 0), (0, 2, 0), (0, 1, 0)):
             anew = reading_anew(config.data.reader(), fed, *key)
             anew(torch.tensor([0]))
-            anew(torch.tensor([3, 0]))
+            anew(torch.tensor([0, 3]))
         assert len(set(seen)) == 4
         assert seen[:2] == seen[4:]
 
