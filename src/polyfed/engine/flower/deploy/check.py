@@ -72,7 +72,7 @@ def check_site(site: Site, with_data: bool = True) -> list[str]:
     found += probes.prove_node(site)
     if with_data:
         data, shape = _data_of(site)
-        found.append(f"site {site.name}: {len(data.y)} samples of {data.x.dtype} {shape}, {data.classes} classes")
+        found.append(f"site {site.name}: {len(data.y)} samples of {data.x.dtype} {shape}, {_classes_of(data)}")
     return found
 
 
