@@ -1,7 +1,7 @@
 """What is installed: its hashes, its licences, what is known against it. Needs nothing but Python and pip.
 
 supply.py install FILE     the packages of FILE, each compared with its hashes
-supply.py hashes           writes requirements.txt, -docs.txt and -extras.txt from constraints.txt
+supply.py hashes           writes requirements.txt, -docs.txt, -extras.txt and -aside.txt from constraints.txt
 supply.py licences         every installed package with its licence
 supply.py audit            asks pip-audit what is known against the versions of constraints.txt
 """
@@ -29,8 +29,9 @@ from pip._vendor.packaging.utils import (
 from pip._vendor.packaging.version import InvalidVersion, Version
 
 ROOT = Path(__file__).resolve().parents[1]
-CONSTRAINTS, BASE, DOCS, EXTRAS = (
-    ROOT / f"{name}.txt" for name in ("constraints", "requirements", "requirements-docs", "requirements-extras")
+CONSTRAINTS, BASE, DOCS, EXTRAS, ASIDE = (
+    ROOT / f"{name}.txt"
+    for name in ("constraints", *(f"requirements{part}" for part in ("", "-docs", "-extras", "-aside")))
 )
 ALIKE = ("any", "manylinux", "linux", "macosx")  # how the platforms of a wheel we may need begin
 PYTHONS = ("cp311", "cp312", "cp313", "py311", "py312", "py313", "py3", "py2.py3")
@@ -43,6 +44,12 @@ def pinned(file: Path) -> dict[str, str]:
     lines = file.read_text(encoding="utf-8").splitlines()
     pairs = [line.split(";")[0].split(" ")[0].split("==") for line in lines if re.match(r"[A-Za-z0-9]", line)]
     return {canonicalize_name(name): version for name, version in pairs}
+
+
+def aside() -> set[str]:
+    """The packages of extras that no target of the Makefile installs: constraints.txt lists them last."""
+    listed = CONSTRAINTS.read_text(encoding="utf-8").partition("# Aside: ")[2]
+    return {canonicalize_name(line.split("==")[0]) for line in listed.splitlines() if "==" in line}
 
 
 # ---- installing
@@ -91,14 +98,15 @@ def settled(text: str) -> str:
 
 
 def hashes() -> int:
-    """Write the three files: what the demo and the tests need, what the documentation adds, what the extras add."""
+    """Write the four files: what demo and tests need, what the documentation adds, what extras add, what lies aside."""
     versions = pinned(CONSTRAINTS)
     base = closure({"polyfed": {"dev"}}) & versions.keys()
     docs = closure({"polyfed": {"docs"}}) & versions.keys() - base
     head = "# Written by `make hashes` from constraints.txt: every version with the hashes of its files.\n"
     with ThreadPoolExecutor(8) as pool:
         entries = dict(zip(versions, pool.map(entry, versions, versions.values()), strict=True))
-    for file, names in ((BASE, base), (DOCS, docs), (EXTRAS, versions.keys() - base - docs)):
+    extras = versions.keys() - base - docs - aside()
+    for file, names in ((BASE, base), (DOCS, docs), (EXTRAS, extras), (ASIDE, aside())):
         text = "".join(entries[name] for name in sorted(names))
         file.write_text(head + text, encoding="utf-8")
         print(f"{file.name}: {len(names)} packages, {text.count('--hash')} files")

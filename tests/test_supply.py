@@ -41,10 +41,13 @@ def test_every_dependency_has_an_upper_bound_that_lets_its_pin_through(supply):
 
 
 def test_the_hashed_files_pin_what_the_constraints_pin(supply):
-    base, docs, extras = map(supply.pinned, (supply.BASE, supply.DOCS, supply.EXTRAS))
-    assert len(base | docs | extras) == len(base) + len(docs) + len(extras), "a package is listed twice"
-    assert base | docs | extras == supply.pinned(supply.CONSTRAINTS), "constraints.txt has changed: run make hashes"
-    for file in (supply.BASE, supply.DOCS, supply.EXTRAS):
+    files = (supply.BASE, supply.DOCS, supply.EXTRAS, supply.ASIDE)
+    base, docs, extras, aside = parts = [supply.pinned(file) for file in files]
+    assert len(base | docs | extras | aside) == sum(map(len, parts)), "a package is listed twice"
+    pins = supply.pinned(supply.CONSTRAINTS)
+    assert base | docs | extras | aside == pins, "constraints.txt has changed: run make hashes"
+    assert aside.keys() == supply.aside() >= {"pyarrow", "datasets"}
+    for file in files:
         for entry in re.split(r"\n(?=\w)", file.read_text())[1:]:
             assert re.fullmatch(r"\S+==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+\n?", entry), entry
 

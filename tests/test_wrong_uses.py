@@ -358,6 +358,22 @@ def test_missing_data(cli: Cli, tiny_words: Words, tmp_path: Path, runs: Path) -
     assert not runs.exists()
 
 
+def test_a_root_that_does_not_exist(cli: Cli, tmp_path: Path, runs: Path) -> None:
+    said = cli("run", "data=folder", f"data.root={tmp_path / 'nope'}", "--quiet")
+    sentence_of(said, DATA, "nope does not exist; it must hold one sub-folder per client")
+    said = cli("run", f"data={tmp_path / 'nope.csv'}", "--quiet")
+    sentence_of(said, DATA, "nope.csv does not exist")
+    assert not runs.exists()
+
+
+def test_labels_that_are_numbers_of_patients(cli: Cli, tmp_path: Path, runs: Path) -> None:
+    rows = [f"{at},{at * 20_000}" for at in range(51)]
+    (tmp_path / "visits.csv").write_text("\n".join(["dose,label", *rows]))
+    said = cli("run", f"data={tmp_path / 'visits.csv'}", "--quiet")
+    sentence_of(said, DATA, "labels up to 1000000 make 1000001 classes of 51 samples, and 51 of them occur: renumber")
+    assert not runs.exists()
+
+
 def test_empty_folder(cli: Cli, tiny_words: Words, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     said = cli("split", "data=folder", f"data.root={tmp_path / 'empty'}")
@@ -374,7 +390,9 @@ def test_labels_of_a_billion(cli: Cli, tiny_words: Words, tmp_path: Path) -> Non
     root = npz_folder(tmp_path)
     np.savez(root / "anna" / "all.npz", x=np.zeros((40, 3), np.float32), y=np.arange(40) % 2 * 10**9)
     said = cli("run", *tiny_words, "data=folder", f"data.root={root}", "--quiet")
-    sentence_of(said, DATA, "folder: a label is 1000000000; labels are numbers from 0 on, of at most 100000 classes")
+    sentence_of(
+        said, DATA, "folder: labels up to 1000000000 make 1000000001 classes of 40 samples, and 2 of them occur"
+    )
     said = cli("run", *tiny_words, "data=folder", f"data.root={root}", "data.classes=2000000000", "--quiet")
     sentence_of(said, USAGE, "'data.classes': input should be less than or equal to 100000")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from polyfed.comparison.folder import FILE, FORMS, ComparisonFolder, Found, is_comparison, refuse_strangers
 from polyfed.comparison.grid import Grid, check_baseline, make_grid
@@ -16,7 +15,7 @@ from polyfed.comparison.run import run_cells
 from polyfed.comparison.tune import FOLDER, Tuning, read_tuning
 from polyfed.config import Config, Tree, flatten, identity, make_config, merge, read_config, unflatten
 from polyfed.data.federation import Federation
-from polyfed.data.sources.arrays import Arrays
+from polyfed.data.sources import objects
 from polyfed.engine.base import Crew, Engine
 from polyfed.engine.rounds import Run, rehearse
 from polyfed.engine.run_folder import RunFolder, claim, refuse_taken
@@ -182,11 +181,13 @@ def _objects(tree: Mapping[str, Any]) -> Tree:
     """Arrays, modules, methods and engines given as Python objects become sections that stand for them."""
     made = dict(tree)
     method = made.get("method")
-    for key, keep in (("data", _held), ("model", hold)):
+    for key, keep in (("data", objects.hold), ("model", hold)):
         value: Any = made.get(key)
         if _several(value):
             made[key] = list(value)
-        elif not isinstance(value, str | Mapping | Spec | None):
+        elif key == "data" and isinstance(value, Path):
+            made[key] = str(value)
+        elif not isinstance(value, str | Mapping | Spec | None) or (key == "data" and objects.is_samples(value)):
             made[key] = keep(value)
     if isinstance(method, type) and issubclass(method, Method):
         made["method"] = methods.hold(method).name
@@ -206,35 +207,11 @@ def _section(spec: Spec) -> Tree:
     return {"name": spec.name} | {k: v for k, v in given.items() if v != type(spec).model_fields[k].default}
 
 
-def _held(data: Any) -> Arrays:
-    """Arrays (x, y) or (x, y, x_test, y_test), or a torch data set, kept in this process."""
-    if isinstance(data, torch.utils.data.Dataset):
-        return Arrays.hold(*_rows(data))
-    if isinstance(data, Sequence) and len(data) in (2, 4):
-        parts: list[Any] = [_array(part) for part in data]
-        return Arrays.hold(*parts)
-    raise UsageError("data must be a name, arrays (x, y) or (x, y, x_test, y_test), or a torch data set")
-
-
-def _rows(data: Any) -> tuple[np.ndarray, np.ndarray]:
-    """All of a torch data set."""
-    try:
-        pairs = [(_array(x), int(y)) for x, y in (data[i] for i in range(len(data)))]
-        return np.stack([x for x, _ in pairs]), np.array([y for _, y in pairs])
-    except (TypeError, ValueError) as error:
-        sentence = "a torch data set must have a length and give pairs: a sample of one shape, and its class"
-        raise UsageError(f"{sentence} ({error})") from None
-
-
 def _what_there_is(key: str, summary: Mapping[str, Any]) -> str:
     """The number nearest to a misspelt one, and all there are."""
     names = list(flatten(dict(summary)))
     near = did_you_mean(key, names) if get_close_matches(key, names, n=1, cutoff=0.5) else ""
     return f"{near}{' ' if near else ''}It has {', '.join(names)}"
-
-
-def _array(value: Any) -> np.ndarray:
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
 class Result:

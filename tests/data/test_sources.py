@@ -96,7 +96,8 @@ def test_arrays_are_held_under_a_key_of_their_content(wish: Any) -> None:
     source = Arrays.hold(x, y, x[:8], y[:8], users=["ann", "bob"] * 20)
     assert source == Arrays.hold(x.copy(), y, x[:8], y[:8], users=["ann", "bob"] * 20)
     assert source != Arrays.hold(x, y)
-    assert sources.build(source.dump(), "data").load() is source.load()
+    assert load_cached(sources.build(source.dump(), "data")) is load_cached(source)
+    assert source.load().x is source.load().x  # the samples are held once
     fed = federation(source, wish(Users(), None), 0)
     assert fed.shape == (1, 3, 3)
     assert [client.name for client in fed.clients] == ["ann", "bob"]
@@ -120,8 +121,8 @@ def test_float_arrays_are_left_as_they_are(wish: Any) -> None:
     [
         ({"x": np.zeros((3, 2)), "y": [0, 1]}, "3 samples but 2 labels"),
         ({"x": np.zeros((2, 2)), "y": [0, 1], "x_test": np.zeros((1, 2))}, "must be given together"),
-        ({"x": np.zeros((2, 2)), "y": [0, 1], "x_test": np.zeros((1, 3)), "y_test": [0]}, "test samples float32"),
-        ({"x": np.zeros((2, 2)), "y": [0, 1], "x_test": np.zeros((1, 2)), "y_test": [0, 1]}, "1 test samples but 2"),
+        ({"x": np.zeros((2, 2)), "y": [0, 1], "x_test": np.zeros((1, 3)), "y_test": [0]}, "x_test are float32"),
+        ({"x": np.zeros((2, 2)), "y": [0, 1], "x_test": np.zeros((1, 2)), "y_test": [0, 1]}, "x_test: 1 samples but 2"),
         ({"x": np.zeros((2, 2)), "y": [0, 1], "users": [1]}, "2 training samples but 1 users"),
         ({"x": np.array([[None, 1]]), "y": [0]}, "samples must be an array of numbers"),
         ({"x": np.zeros((2, 2)), "y": [0, 2], "class_names": ["a", "b"]}, "labels run from 0 to 2"),
@@ -129,4 +130,4 @@ def test_float_arrays_are_left_as_they_are(wish: Any) -> None:
 )
 def test_bad_arrays_get_one_sentence(given: dict[str, Any], says: str) -> None:
     with pytest.raises(DataError, match=says):
-        Arrays.hold(**given)
+        Arrays.hold(**given).load()

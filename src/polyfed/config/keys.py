@@ -5,7 +5,8 @@ import json
 from polyfed.config.trees import Tree, flatten, is_section
 
 BESIDE = ("track", "tag")  # keys that change nothing that is computed
-FREE = ("device", "eval", "checkpoint", "init", "engine", "data.root", *BESIDE)  # keys that may change between sittings
+# keys that may change between sittings
+FREE = ("device", "eval", "checkpoint", "init", "engine", "data.root", "data.file", *BESIDE)
 FIXED = ("engine.server_threads",)  # keys inside the free ones that may not
 
 

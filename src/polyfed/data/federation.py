@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from polyfed.data.augment import Augmenter, augmenter
-from polyfed.data.preparation import Preparation, per_channel, resized
+from polyfed.data.preparation import Preparation, per_channel
 from polyfed.data.samples import Pool, Samples
 from polyfed.data.sources.base import Dataset, Source, load_cached
+from polyfed.data.sources.raw import resized
 from polyfed.data.split import Options, Split, split_dataset
 from polyfed.data.strata import Indices
 from polyfed.errors import UsageError

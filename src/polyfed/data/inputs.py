@@ -7,7 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from polyfed.data.preparation import Preparation
-from polyfed.data.sources.folder import IMAGES, files_in, in_colour, read_image
+from polyfed.data.sources.folder import files_in
+from polyfed.data.sources.pictures import IMAGES, read_image
+from polyfed.data.sources.raw import in_colour
 from polyfed.errors import DataError, UsageError
 from polyfed.files import plain_file
 

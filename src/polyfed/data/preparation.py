@@ -8,15 +8,13 @@ import numpy as np
 import torch
 from pydantic import ValidationError, model_validator
 from torch import Tensor
-from torch.nn import functional
 
 from polyfed.data.samples import scaled
 from polyfed.data.sources.base import Numbers
+from polyfed.data.sources.raw import resized
 from polyfed.errors import DataError, UsageError
 from polyfed.files import read_plain
 from polyfed.registry import Typed, contradiction
-
-CHUNK = 2048  # images resized at a time
 
 
 class Preparation(Typed):
@@ -114,13 +112,3 @@ class Preparation(Typed):
 def per_channel(values: Numbers | None, axes: int, device: torch.device | None = None) -> Tensor | None:
     """Numbers per channel, spread so that they meet the channels of a batch."""
     return None if values is None else torch.tensor(values, device=device).view(-1, *[1] * (axes - 2))
-
-
-def resized(images: np.ndarray, side: int) -> np.ndarray:
-    """uint8 images [N, H, W, C] at another side, bilinear with anti-aliasing."""
-    made = np.empty((len(images), side, side, images.shape[3]), np.uint8)
-    for start in range(0, len(images), CHUNK):
-        some = torch.from_numpy(images[start : start + CHUNK]).permute(0, 3, 1, 2).float()
-        some = functional.interpolate(some, size=(side, side), mode="bilinear", antialias=True)
-        made[start : start + CHUNK] = some.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).numpy()
-    return made

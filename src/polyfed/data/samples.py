@@ -1,5 +1,6 @@
 """Rows of a shared pool of samples, seen through an index: what a client trains on and is tested on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -48,11 +49,15 @@ class Pool:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """An index view of a pool. `cut` names the part of the model that already ran on x (features), if any."""
+    """An index view of a pool. `cut` names the part of the model that already ran on x (features), if any.
+
+    Where there is `anew`, batches of training read their rows anew instead of taking them from the pool.
+    """
 
     pool: Pool
     rows: Tensor
     cut: str | None = None
+    anew: Callable[[Tensor], Tensor] | None = None  # prepared inputs of these rows of the pool
 
     def __len__(self) -> int:
         return len(self.rows)

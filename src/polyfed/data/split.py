@@ -93,8 +93,11 @@ def split_dataset(dataset: Dataset, options: Options, seed: int, limit: int | No
     official = np.arange(0) if pooled else np.arange(dataset.train, len(dataset.y))
     public = _public(dataset, options.public, official, seed) if len(official) else official
     official = np.setdiff1d(official, public, assume_unique=True)
-    locals_, left = _local(dataset, options, parts, official, seed)
+    own = _own_tests(dataset, official, parted.origins) if by == "users" else None
+    locals_, left = _local(dataset, options, parts, official, seed, own)
     train, val, test = (tuple(column) for column in zip(*locals_, strict=True))
+    if own is not None:  # whoever has no test of its own had one cut, and that is tested too
+        official = np.union1d(official, np.concatenate(test))
     if not len(official):  # what is tested globally is what the clients are tested on
         public = _public(dataset, options.public, np.sort(np.concatenate(test)), seed)
         test = tuple(rows[~np.isin(rows, public)] for rows in test)
@@ -121,8 +124,9 @@ def split_alone(dataset: Dataset, options: Options, seed: int, client: int, name
         raise UsageError("split.public needs a global test set, and where every site has its own samples there is none")
     seed = seed if options.seed is None else options.seed
     nothing = np.arange(0)
-    parts = [np.arange(len(dataset.y)) if k == client else nothing for k in range(len(names))]
-    locals_, _ = _local(dataset, options, parts, nothing, seed)
+    parts = [np.arange(dataset.train) if k == client else nothing for k in range(len(names))]
+    own = [np.arange(dataset.train, len(dataset.y)) if k == client else nothing for k in range(len(names))]
+    locals_, _ = _local(dataset, options, parts, nothing, seed, own)
     train, val, test = (tuple(column) for column in zip(*locals_, strict=True))
     heldout = _held_out(len(names), options.heldout, seed)
     return Split(train, val, test, nothing, heldout, names, False, dict(dataset.notes))
@@ -156,16 +160,35 @@ def _check(partition: Partition, parted: Parted, n: int) -> None:
         raise UsageError(f"partition '{partition.name}' gives a sample to two clients, or one that does not exist")
 
 
+def _own_tests(dataset: Dataset, official: Indices, origins: list[int] | None) -> list[Indices] | None:
+    """Every client's official test rows; None where none of them is a client's."""
+    if dataset.users is None or origins is None or not np.isin(dataset.users[official], origins).any():
+        return None
+    return [official[dataset.users[official] == origin] for origin in origins]
+
+
 def _local(
-    dataset: Dataset, options: Options, parts: list[Indices], official: Indices, seed: int
+    dataset: Dataset,
+    options: Options,
+    parts: list[Indices],
+    official: Indices,
+    seed: int,
+    own: list[Indices] | None = None,
 ) -> tuple[list[Local], dict[str, int]]:
-    """Every client's train, validation and test rows, and who had to go without."""
-    kept, tests, notes = parts, [np.array([], np.int64)] * len(parts), dict[str, int]()
+    """Every client's train, validation and test rows, and who had to go without; a test of its own is never cut."""
+    nothing = np.array([], np.int64)
+    given = [nothing] * len(parts) if own is None else own
+    kept, tests, notes = parts, given, dict[str, int]()
     if options.test == "mirror":
+        if own is not None:
+            raise UsageError("split.test=mirror deals out an official test set, and here its samples have clients")
         tests, notes = _mirrored(dataset, options, parts, official, seed)
     elif options.test != "none" and options.test > 0:
-        kept, tests = _hold_out_all(dataset, options.partition, parts, options.test, seed, "local test")
-    train, vals = kept, [np.array([], np.int64)] * len(parts)
+        cut = [nothing if len(test) else rows for rows, test in zip(parts, given, strict=True)]
+        stay, leave = _hold_out_all(dataset, options.partition, cut, options.test, seed, "local test")
+        kept = [rows if len(test) else some for rows, test, some in zip(parts, given, stay, strict=True)]
+        tests = [test if len(test) else some for test, some in zip(given, leave, strict=True)]
+    train, vals = kept, [nothing] * len(parts)
     if options.val > 0:
         train, vals = _hold_out_all(dataset, options.partition, kept, options.val, seed, "local val")
     without = noted(

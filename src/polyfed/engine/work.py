@@ -3,7 +3,7 @@
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from polyfed import rng
 from polyfed.config import Config
 from polyfed.data.federation import ClientData, Federation, federation
+from polyfed.data.live import Anew, reading_anew
 from polyfed.data.samples import Samples
-from polyfed.data.sources.base import load_cached
+from polyfed.data.sources.base import Dataset, load_cached
 from polyfed.engine.heap import keep_freed_memory
 from polyfed.engine.size import need_memory
 from polyfed.engine.start import starting_params
-from polyfed.errors import trouble
+from polyfed.errors import UsageError, trouble
 from polyfed.measure.counts import confusion, confusions
 from polyfed.measure.shared import SharedFeatures
 from polyfed.message import Bundle, Memory, Message, digest_of
@@ -69,12 +70,21 @@ def device_of(name: str) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def side_of(config: Config, shape: tuple[int, ...]) -> int | None:
-    """The side images of this shape must be resized to for the model, where the config leaves that open."""
+def side_of(config: Config, dataset: Dataset) -> int | None:
+    """The side images must be resized to for the model, where the config leaves that open."""
+    shape = dataset.shape
     if config.data.size != "auto" or len(shape) != 3:
         return None
     need = config.model.smallest(shape)
-    return need if min(shape[1:]) < need else None
+    if min(shape[1:]) >= need:
+        return None
+    if not dataset.images:
+        told = f"the samples of {dataset.name} are numbers {list(shape)}, which have their channels first [C, H, W]"
+        raise UsageError(
+            f"model '{config.model.name}' takes images of at least {need} x {need}, and {told}: transpose them if they "
+            "are not, or give images as uint8 [N, H, W, C], which are resized"
+        )
+    return need
 
 
 _recent: dict[tuple[str, ...], Federation] = {}  # the last two; forked workers inherit them for free
@@ -82,7 +92,7 @@ _recent: dict[tuple[str, ...], Federation] = {}  # the last two; forked workers 
 
 def federation_of(config: Config, device: torch.device = CPU) -> Federation:
     """The federation a config describes; kept for the next run of this process that has the same."""
-    size = side_of(config, load_cached(config.data).shape)
+    size = side_of(config, load_cached(config.data))
     key = tuple(map(str, (config.data.dump(), config.dump()["split"], config.seed, size, device)))
     if key not in _recent:
         while len(_recent) > 1:
@@ -116,6 +126,7 @@ class World:
             self.resident = Resident(self._make_model, device)
         self.resident.initial = starting_params(config, self.resident)
         self.augment = self.federation.augment
+        self.reader = config.data.reader()
         self.shared = SharedFeatures()
         self._class_tests: dict[int, tuple[Samples, np.ndarray]] = {}
         keep_freed_memory()
@@ -209,8 +220,10 @@ class World:
         memory = (Memory() if blob is None else Memory.decode(blob, resident.layout)).to(resident.device)
         data: ClientData = self.federation.clients[job.client]
         received = self._loaded(job.down.to(resident.device), memory)
-        augment = self._augment_for(job) if job.kind in ("train", "finish") else None
-        return Client(job.client, resident, self.task, job.round, data.train, data.counts, received, memory, augment)
+        learns = job.kind in ("train", "finish")
+        augment, anew = (self._augment_for(job), self._anew_for(job)) if learns else (None, None)
+        train = replace(data.train, anew=anew)
+        return Client(job.client, resident, self.task, job.round, train, data.counts, received, memory, augment)
 
     def _loaded(self, down: Message, memory: Memory) -> Bundle:
         """The resident model as the client has it, and its message as it reads it: a slice becomes a whole model."""
@@ -245,6 +258,11 @@ class World:
             return None
         change, generator = self.augment, rng.torch_generator(self.config.seed, "augment", job.round, job.client)
         return lambda x: change(x, generator)
+
+    def _anew_for(self, job: Job) -> Anew | None:
+        if self.reader is None:
+            return None
+        return reading_anew(self.reader, self.federation, self.config.seed, job.round, job.client)
 
     # ---- measuring, where the data are
 

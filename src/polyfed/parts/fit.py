@@ -77,6 +77,8 @@ class Stream:
     def __next__(self) -> tuple[Tensor, Tensor, Tensor]:
         index = self.positions(1)
         x, y = self._gathered(self._at - len(index), self._at)
+        if self.samples.anew is not None:
+            x = self.samples.anew(self.samples.rows[index])
         return self.augment(x) if self.augment is not None and self.samples.cut is None else x, y, index
 
     def positions(self, most: int) -> Tensor:

@@ -69,7 +69,7 @@ class Frozen:
 
     def _answer(self, what: str, batch: Batch) -> Tensor:
         on = batch.on
-        if self.augmented and on.cut is None:
+        if (self.augmented or on.anew is not None) and on.cut is None:
             with torch.no_grad():
                 return self._run(what, batch.x, on.cut)
         return self.table(what, on)[batch.index]

@@ -3,7 +3,6 @@
 from torch import nn
 
 from polyfed.config import Config
-from polyfed.data.sources.folder import Folder
 from polyfed.engine.local import Serial
 from polyfed.engine.rounds import Run
 from polyfed.engine.run_folder import RunFolder
@@ -43,6 +42,6 @@ def predictor_of(world: World, model: nn.Module) -> Predictor:
     """A model of this world, ready for new samples."""
     data, source = world.federation, world.config.data
     preparation = data.preparation
-    if preparation.images and isinstance(source, Folder) and source.size != "auto":
+    if preparation.images and source.of_pictures and source.size != "auto":
         preparation = preparation.model_copy(update={"any_size": True})  # as its own pictures were read
     return Predictor(model.eval(), preparation, data.class_names, world.config.eval.batch, world.resident.device)

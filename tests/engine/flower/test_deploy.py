@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.datasets import load_digits
 
 import polyfed
@@ -245,6 +246,19 @@ def test_another_federations_certificates_are_found_offline(folder, tmp_path, cl
         shutil.copy((folder / "server" if file == "ca.crt" else folder / "sites" / "b") / file, ours / file)
     shutil.copy(theirs / "trusted.yaml", ours / "trusted.yaml")
     assert "trusted.yaml is another federation's" in cli("deploy", "check", str(folder)).err
+
+
+def test_check_reads_tables_and_images_of_several_sizes(tmp_path):
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "visits.csv").write_text("age,dose,label\n1,2,cat\n3,4,dog\n")
+    data, shape = check._data_of(SimpleNamespace(data=tmp_path / "table"))
+    assert (len(data.y), data.class_names, shape) == (2, ("cat", "dog"), "2")
+    for side in (6, 9):
+        (tmp_path / "images" / "cat").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.zeros((side, side), np.uint8)).save(tmp_path / "images" / "cat" / f"{side}.png")
+    data, shape = check._data_of(SimpleNamespace(data=tmp_path / "images"))
+    assert len(data.y) == 2
+    assert shape == "in several sizes (the config must have data.size)"
 
 
 def test_without_flower_every_command_says_what_to_install(folder, cli, monkeypatch):

@@ -1,6 +1,6 @@
 """Where samples come from: named data sets, folders, arrays."""
 
-from polyfed.data.sources import arrays, cifar, digits, folder, har, idx
+from polyfed.data.sources import arrays, cifar, digits, folder, har, idx, manifest
 from polyfed.data.sources.base import Dataset, Source, load_cached, source, sources
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "har",
     "idx",
     "load_cached",
+    "manifest",
     "source",
     "sources",
 ]

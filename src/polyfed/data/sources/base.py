@@ -3,9 +3,10 @@
 import json
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from polyfed.errors import DataError
 from polyfed.registry import Registry, Spec, param
 
 Numbers = tuple[float, ...]
+TABLES = (".csv", ".parquet")  # endings of files with a row per sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +23,8 @@ class Dataset:
     """All samples of a source: official training rows first, then official test rows.
 
     Images are uint8 [N, H, W, C], anything else float32 with channels first; mean and std are per channel in raw
-    units; users and domains are places in their tuples of names, or -1 for nobody. Where `pooled_users` is true, test
-    rows belong to users as training rows do, so that splitting by user takes both.
+    units; users and domains are places in their tuples of names, or -1 for nobody. Test rows that have a user are that
+    user's own test; where `pooled_users` is true, splitting by user takes both alike.
     """
 
     name: str
@@ -97,6 +99,8 @@ def _strange_ids(ids: np.ndarray | None, names: tuple[str, ...], n: int, what: s
 class Source(Spec):
     """A place samples come from."""
 
+    of_pictures: ClassVar[bool] = False  # whether it reads pictures of any size, where data.size is given
+
     root: Path | None = param(None, "folder of its files; else $POLYFED_DATA/<name>, else ~/.cache/polyfed/<name>")
     limit: int | None = param(None, "training samples kept per class", ge=1)
     size: Annotated[int | Literal["auto"], whole_or("auto")] = param(
@@ -113,6 +117,10 @@ class Source(Spec):
         """Read all samples."""
         raise TypeError(f"{type(self).__name__} must say how it is loaded")
 
+    def reader(self) -> Callable[[int], np.ndarray] | None:
+        """What reads the sample of a training row anew, where each epoch is to read them anew."""
+        return None
+
     def home(self) -> Path:
         """The folder its files belong in."""
         if self.root is not None:
@@ -121,7 +129,27 @@ class Source(Spec):
         return (Path(above) if above else Path("~/.cache/polyfed")).expanduser() / self.name
 
 
-sources = Registry("data", "polyfed.data.sources", Source)
+class Sources(Registry):
+    """All sources; a table of samples may be named by its file."""
+
+    def get(self, name: str) -> type[Spec]:
+        """The source of that name; a table's is the manifest."""
+        return super().get("manifest" if _is_table(name) else name)
+
+    def build(self, section: Any, path: str) -> Any:
+        """A source from its section; `data=sites.csv` is short for the manifest of that file."""
+        name = section.get("name") if isinstance(section, dict) else section
+        if _is_table(name):
+            others = section if isinstance(section, dict) else {}
+            section = {**others, "name": "manifest", "file": str(name)}
+        return super().build(section, path)
+
+
+def _is_table(name: Any) -> bool:
+    return isinstance(name, str | Path) and Path(name).suffix.lower() in TABLES
+
+
+sources = Sources("data", "polyfed.data.sources", Source)
 source = sources.register
 
 _loaded: OrderedDict[str, Dataset] = OrderedDict()

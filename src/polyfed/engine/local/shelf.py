@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from polyfed.config import Config
+from polyfed.data.sources.arrays import Arrays, give_items, items_of
 from polyfed.data.sources.base import Dataset
 from polyfed.engine.local.channel import Reader, Writer, Written, unnamed_file
 from polyfed.errors import UsageError
@@ -68,16 +69,18 @@ def objects_of(config: Config) -> bytes:
     """What a config names and a new process could not find: classes of the script itself, modules given as objects."""
     objects = {(spec.kind, spec.name): type(spec) for spec in specs_in(config) if not _found_by_name(spec)}
     modules = {spec.key: given(spec.key) for spec in specs_in(config) if isinstance(spec, Held)}
-    if not objects and not modules:
+    data = config.data
+    items = {data.key: items_of(data.key)} if isinstance(data, Arrays) and data.live else {}
+    if not objects and not modules and not items:
         return b""
     for spec in objects.values():  # what lay around a class when it was made served to build it, and is not carried
         spec.__pydantic_parent_namespace__ = None
     from joblib import wrap_non_picklable_objects  # it has cloudpickle with it
 
     try:
-        return bytes(ForkingPickler.dumps(wrap_non_picklable_objects((objects, modules), keep_wrapper=False)))
+        return bytes(ForkingPickler.dumps(wrap_non_picklable_objects((objects, modules, items), keep_wrapper=False)))
     except Exception as error:
-        names = ", ".join([*(name for _, name in objects), *modules])
+        names = ", ".join([*(name for _, name in objects), *modules, *("the data set of data.live" for _ in items)])
         raise UsageError(
             f"{names}: a spawned worker cannot be given this object ({type(error).__name__}: {error}); "
             "put it into a file and name it by import path (file.py:Class), or set engine.workers=0"
@@ -87,11 +90,13 @@ def objects_of(config: Config) -> bytes:
 def hold_objects(content: bytes) -> None:
     """Have the objects of another process here, under their names."""
     if content:
-        objects, modules = ForkingPickler.loads(content)
+        objects, modules, items = ForkingPickler.loads(content)
         for (kind, name), spec in objects.items():
             registries[kind].hold(spec, name)
         for key, module in modules.items():
             give(key, module)
+        for key, some in items.items():
+            give_items(key, some)
 
 
 def _found_by_name(spec: Spec) -> bool:

@@ -82,9 +82,10 @@ class Client(Site):
     def features(self, cut: Cut = "head") -> Samples:
         """This client's data as the features that enter `cut`, computed once while nothing below it changes.
 
-        Augmented inputs change every epoch: then the raw data are returned, and `fit` runs the frozen part.
+        Inputs that are augmented or read anew change every epoch: then the raw data are returned, and `fit` runs the
+        frozen part.
         """
-        if self._augment is not None:
+        if self._augment is not None or self.data.anew is not None:
             return self.data
         below, _ = self.live.get(body if cut == "head" else trunk)
         kept = self._features.get(cut)

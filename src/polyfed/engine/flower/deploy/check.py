@@ -7,6 +7,7 @@ import numpy as np
 from polyfed.config import make_config, read_config
 from polyfed.data.sources.base import Dataset
 from polyfed.data.sources.folder import Folder
+from polyfed.data.sources.found import SizesDiffer
 from polyfed.engine.flower.deploy import contract, keys, probes, processes, signing
 from polyfed.engine.flower.deploy.layout import SECRET, TOKEN, Server, Site, normal
 from polyfed.engine.flower.deploy.private import read_private
@@ -70,10 +71,18 @@ def check_site(site: Site, with_data: bool = True) -> list[str]:
     found += probes.prove_site(site)
     found += probes.prove_node(site)
     if with_data:
-        data = Folder(root=site.data).of_one(site.data)
-        shape = "x".join(map(str, data.x.shape[1:]))
+        data, shape = _data_of(site)
         found.append(f"site {site.name}: {len(data.y)} samples of {data.x.dtype} {shape}, {_classes_of(data)}")
     return found
+
+
+def _data_of(site: Site) -> tuple[Dataset, str]:
+    """What a site's folder holds, and its shape; images of several sizes need a key of the config, unknown here."""
+    try:
+        data = Folder(root=site.data).of_one(site.data)
+    except SizesDiffer:
+        return Folder(root=site.data, size=1).of_one(site.data), "in several sizes (the config must have data.size)"
+    return data, "x".join(map(str, data.x.shape[1:]))
 
 
 def _check_authority(folder: Path) -> None:

@@ -127,5 +127,5 @@ def server_federation(config: Config, schema: Schema, names: tuple[str, ...]) ->
 
 def _federation(config: Config, dataset: Dataset, split: Split, device: torch.device) -> Federation:
     wanted = None if config.data.size == "auto" else config.data.size
-    side = side_of(config, dataset.shape)
+    side = side_of(config, dataset)
     return Federation(dataset, split, wanted if side is None else side, config.data.augment, device)

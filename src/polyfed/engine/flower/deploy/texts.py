@@ -3,7 +3,8 @@
 CONFIG_HEAD = """# What the federation trains: any key of a polyfed experiment (method, model, train, rounds, ...).
 # data.classes fixes the classes where no site may hold all of them.
 """
-SITE_HEAD = """# data: this site's folder of .npz files (x, y), or of one folder of images per class; it stays here.
+SITE_HEAD = """# data: this site's folder of .npz files (x, y), of tables (.csv with a column label), or of one folder
+#   of images per class; it stays here.
 # disclose: counts tells the server n and how many samples of each class there are; n tells it n alone.
 # allow: methods and models outside polyfed that the server's config may name, for example [hospital.methods:Mine].
 """

@@ -1,0 +1,165 @@
+"""Tables of samples, as CSV or Parquet: a row has a label, and numbers or the path of a picture."""
+
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from polyfed.data.sources.found import Part
+from polyfed.data.sources.pictures import read_image
+from polyfed.data.sources.raw import Classes
+from polyfed.errors import DataError
+from polyfed.files import plain_file
+
+Frame = Any  # a pandas DataFrame; pandas is imported where a table is read
+
+
+class Columns(NamedTuple):
+    """What the columns of a table are called; `features` are all others, where there is no column of paths."""
+
+    path: str = "path"
+    label: str = "label"
+    client: str = "client"
+    split: str = "split"
+    features: tuple[str, ...] | None = None
+
+
+class Table:
+    """One file, and how its columns are called."""
+
+    def __init__(self, file: Path, columns: Columns = Columns()):  # noqa: B008
+        self.file, self.columns = file, columns
+        self.frame = self._read()
+        if columns.label not in self.frame:
+            found = ", ".join(map(str, self.frame.columns[:10]))
+            raise DataError(f"{file} has no column '{columns.label}' for the labels; its columns are {found}")
+
+    @property
+    def of_pictures(self) -> bool:
+        """Whether its rows name pictures."""
+        return self.columns.features is None and self.columns.path in self.frame
+
+    @property
+    def beside(self) -> set[str]:
+        """What it names of the folder it lies in."""
+        return {Path(path).parts[0] for path in self._words(self.columns.path)} if self.of_pictures else set()
+
+    def parts(
+        self, root: Path, side: int | None = None, classes: Classes = None, client: str | None = None
+    ) -> list[Part]:
+        """Its training and test rows; pictures lie under `root`, and everything is one client's if it is given."""
+        labels, users, tests = self._labels(classes), self._users(client), self._tests()
+        if self.of_pictures:
+            files = [root / path for path in self._words(self.columns.path)]
+            owners = users.tolist() if isinstance(users, np.ndarray) else [users] * len(files)
+            return [
+                Part(str(file), read_image(file, side)[None], labels[at : at + 1], owners[at], bool(tests[at]))
+                for at, file in enumerate(files)
+            ]
+        x = self._numbers()
+        return [
+            Part(str(self.file), x[rows], labels[rows], users[rows] if isinstance(users, np.ndarray) else users, test)
+            for rows, test in ((~tests, False), (tests, True))
+        ]
+
+    def _read(self) -> Frame:
+        import pandas
+
+        named = dict.fromkeys(self.columns[:4], str)
+        try:
+            file = plain_file(self.file)
+            if self.file.suffix.lower() == ".parquet":
+                return pandas.read_parquet(file)
+            # without index_col=False, lines longer than the first would push the values into other columns
+            how = {"index_col": False, "keep_default_na": False, "na_values": [""], "low_memory": False}
+            with warnings.catch_warnings(action="error", category=pandas.errors.ParserWarning):
+                return pandas.read_csv(file, dtype=named, encoding="utf-8-sig", **how)
+        except ImportError:
+            need = "reading Parquet needs pyarrow: pip install 'polyfed[parquet]', or write the table as CSV"
+            raise DataError(f"{self.file}: {need}") from None
+        except Exception as error:  # parsers and the file system each have their own
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DataError(f"{self.file} is not a readable table: {why}") from None
+
+    def _row(self, at: int) -> str:
+        """A row as its reader finds it: the first line of a CSV file holds the names."""
+        return f"line {at + 2}" if self.file.suffix.lower() == ".csv" else f"row {at}"
+
+    def _words(self, name: str) -> list[str]:
+        """A column as text; a missing value is told."""
+        column = self.frame[name]
+        self._complete(name, column)
+        return [str(value) for value in column.tolist()]
+
+    def _complete(self, name: str, column: Any) -> None:
+        missing = np.flatnonzero(column.isna().to_numpy())
+        if len(missing):
+            more = f", as have {len(missing) - 1} others" if len(missing) > 1 else ""
+            raise DataError(f"{self.file}: {self._row(missing[0])} has no value in the column '{name}'{more}")
+
+    def _labels(self, classes: Classes) -> np.ndarray:
+        """Whole numbers where all labels are, unless they are names of declared classes; else words."""
+        words = self._words(self.columns.label)
+        named = isinstance(classes, tuple) and set(words) <= set(classes)
+        if words and not named and all(word.isdecimal() for word in words):
+            return np.array([int(word) for word in words], np.int64)
+        return np.array(words, str)
+
+    def _users(self, client: str | None) -> np.ndarray | str | None:
+        """The client of each row, or the one that all of them belong to."""
+        named = self.columns.client in self.frame
+        if client is None:
+            return np.array(self._words(self.columns.client), str) if named else None
+        found = sorted(set(self._words(self.columns.client))) if named else []
+        if len(found) > 1:
+            both = f"'{found[0]}' and '{found[1]}'"
+            raise DataError(f"{self.file} lies in the folder of one client, and holds rows of {both}")
+        return client
+
+    def _tests(self) -> np.ndarray:
+        """Which rows are the official test."""
+        name = self.columns.split
+        words = self._words(name) if name in self.frame else ["train"] * len(self.frame)
+        for at, word in enumerate(words):
+            if word not in ("train", "test"):
+                expected = "expected train or test (split.val cuts a validation part)"
+                raise DataError(f"{self.file}: {self._row(at)} has '{word}' in the column '{name}', {expected}")
+        return np.array(words, str) == "test"
+
+    def _numbers(self) -> np.ndarray:
+        """The feature columns as float32 [N, columns]."""
+        used = self.columns[:4]
+        names = self.columns.features or [name for name in self.frame.columns if name not in used]
+        if not names:
+            raise DataError(f"{self.file} has neither a column '{self.columns.path}' nor columns of numbers")
+        for name in names:
+            if name not in self.frame:
+                raise DataError(f"{self.file} has no column '{name}', which data.features names")
+            column = self.frame[name]
+            self._complete(name, column)
+            if column.dtype.kind not in "uifb":
+                strange = next(at for at, value in enumerate(column.tolist()) if not _is_number(value))
+                told = f"{column.tolist()[strange]!r} in {self._row(strange)}"
+                raise DataError(
+                    f"{self.file}: the column '{name}' holds {told}, and features are numbers: data.features names them"
+                )
+        return self.frame[list(names)].to_numpy(np.float32)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def has_column(file: Path, name: str) -> bool:
+    """Whether a table has a column; taken for granted where it cannot be told yet."""
+    try:
+        if file.suffix.lower() == ".parquet":
+            from pyarrow import parquet
+
+            return name in parquet.read_schema(file).names
+        import pandas
+
+        return name in pandas.read_csv(plain_file(file), nrows=0, encoding="utf-8-sig")
+    except Exception:  # what is wrong is said where the table is read
+        return True
