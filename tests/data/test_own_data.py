@@ -158,7 +158,7 @@ class TestOneDataSetPerClient:
             ({"x": points(9)[0], "users": np.arange(9)}, "x and y are needed"),
             ({"a": a_set(9), "b": (points(9)[0], ["cat"] * 9)}, "of client 'a' are numbers, those of x of client 'b'"),
         ],
-        ids=str,
+        ids=lambda value: value if isinstance(value, str) else "data",
     )
     def test_what_cannot_be_clients(self, data: Any, says: str, runs: Path) -> None:
         with pytest.raises((UsageError, DataError), match=says):
