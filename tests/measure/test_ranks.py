@@ -47,3 +47,9 @@ def test_too_little_gives_no_ranking(scores: dict[str, dict[int, float]]) -> Non
 def test_groups_are_the_largest_sets_that_do_not_differ() -> None:
     found = Ranking({"a": 1.0, "b": 2.0, "c": 2.5, "d": 4.0, "e": 9.0}, 6, 0.01, 1.6)
     assert found.groups() == [["a", "b", "c"], ["c", "d"]]
+
+
+def test_rows_that_tie_everywhere_differ_in_nothing() -> None:
+    found = ranking({name: {0: 0.5, 1: 0.7} for name in "abc"})
+    assert found is not None
+    assert (found.ranks, found.p) == ({"a": 2.0, "b": 2.0, "c": 2.0}, 1.0)

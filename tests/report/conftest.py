@@ -10,7 +10,7 @@ AFTER = "personal_final"
 
 @pytest.fixture(scope="session")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of runs: two methods, two seeds, clusters, similarities, lost uploads, one run unfinished."""
+    """A folder of runs: three methods, two seeds, clusters, similarities, lost uploads, one run unfinished."""
     root = tmp_path_factory.mktemp("everything")
     for method, better in (("fedavg", 0.0), ("mupfl", 0.2)):
         for seed in (0, 1):
@@ -44,5 +44,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 if method == "mupfl"
                 else {},
             )
+    for seed in (0, 1):  # a third method, so that there are ranks
+        write_run(root / f"local-s{seed}", "local", seed, rounds=measured(AFTER, 0.4, start=3))
     write_run(root / "slow", "fedper", 0, finished=False, rounds=measured("personal", 0.25))
     return root

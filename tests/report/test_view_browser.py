@@ -138,7 +138,7 @@ def test_chosen_ones_are_compared_in_a_report_drawn_now(page, tmp_path):
     page.click("#chosen a")
     page.wait_for_selector("body[data-drawn=all]")
     assert page.locator(".plot svg.main-svg").count() > 3
-    assert "fedper" in page.locator("#summary").inner_text()
+    assert "FedPer" in page.locator("#summary").inner_text()
     seen(page, tmp_path, "report")
     page.go_back()
     page.wait_for_selector("body[data-shown]")

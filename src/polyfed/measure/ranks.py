@@ -45,7 +45,8 @@ def ranking(scores: Mapping[str, Mapping[Hashable, float]]) -> Ranking | None:
     k, n = len(scores), len(blocks)
     order = sorted(range(k), key=lambda row: (means[row], row))
     names = list(scores)
-    p = float(friedmanchisquare(*table).pvalue)
+    tied = bool((table == table[0]).all())  # then the statistic is nothing divided by nothing
+    p = 1.0 if tied else float(friedmanchisquare(*table).pvalue)
     q = float(studentized_range.ppf(1 - LEVEL, k, np.inf)) / np.sqrt(2)
     critical = float(q * np.sqrt(k * (k + 1) / (6 * n)))
     return Ranking({names[row]: float(means[row]) for row in order}, n, p, critical)

@@ -25,7 +25,7 @@ from polyfed.report.tables import CAPTION, comparison_table
 
 HERE = Path(__file__).parent
 SECTIONS = {
-    "Accuracy and its cost": ("rounds", "bytes", "seconds"),
+    "Accuracy and its cost": ("rounds", "bytes", "seconds", "ranks"),
     "The data": ("holdings", "tail"),
     "Classes": ("groups", "classes"),
     "Clients": ("clients", "change", "scatter"),
