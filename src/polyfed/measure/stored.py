@@ -95,6 +95,7 @@ class Summary(Stored):
     personal_unfinished: Numbers = None
     unfinished: list[int] = Field(default_factory=list)
     remarks: list[str] = Field(default_factory=list)
+    privacy: dict[str, Any] | None = None  # what was spent; None: nothing was asked for
     keeps: dict[str, str] | None = None  # None: written by an earlier version
 
 
