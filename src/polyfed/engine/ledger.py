@@ -10,7 +10,7 @@ from polyfed.threats.privacy import Privacy, Setting
 if TYPE_CHECKING:
     from polyfed.engine.rounds import Run
 
-EVERYBODY = "all"  # under which is kept what is spent for all clients together
+EVERYBODY = "-1"  # the server, under which is kept what is spent for all clients together
 SPENT = "budget spent"  # why a client that was drawn is not asked
 
 
@@ -65,10 +65,11 @@ class Ledger:
         if not self._charged:
             return
         rows = []
-        for who in sorted(self._charged, key=lambda who: -1 if who == EVERYBODY else int(who)):
+        for who in sorted(self._charged, key=int):
             sigma, q, steps = self.spent[who][-1]
             epsilon = round(self._epsilon(self.spent[who]), 6)
-            rows.append({"round": number, "client": who, "sigma": sigma, "q": q, "steps": steps, "epsilon": epsilon})
+            row = {"round": number, "client": who, "sigma": sigma, "q": q, "steps": int(steps), "epsilon": epsilon}
+            rows.append(row)
         self.run.recorder.append("privacy", rows)
 
     def summary(self) -> dict[str, Any]:
