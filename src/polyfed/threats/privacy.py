@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from polyfed import params as slices
 from polyfed import rng
 from polyfed.errors import UsageError
+from polyfed.measure.guarantee import NOMINAL
 from polyfed.message import Message, Wire
 from polyfed.methods.base import Client, Method, Server, Task, Upload
 from polyfed.methods.sites import PrivateFits
@@ -28,7 +29,6 @@ from polyfed.parts.steps import Private, Within
 from polyfed.registry import Registry, Spec, contradiction, param
 from polyfed.threats.accountant import Accountant, Entry, need_opacus, noise_for
 
-NOMINAL = "nominal noise level, no privacy guarantee"
 SECRET = "secret noise, bits not reproducible"
 NORMS = "which mixes samples: set model=resnet8-gn"
 ROUNDING = 1e-4  # by which the length of a clipped update may exceed the bound in float32
