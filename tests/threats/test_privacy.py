@@ -10,9 +10,13 @@ import torch
 import polyfed
 from polyfed.api import config_of
 from polyfed.config import deciding, make_config
+from polyfed.engine.ledger import charge_site
+from polyfed.engine.local import Serial
+from polyfed.engine.rounds import Run
 from polyfed.engine.selection import drawn, most_appearances
 from polyfed.engine.work import Job, World
-from polyfed.errors import Interrupted, RunFailed, UsageError
+from polyfed.errors import DataError, Interrupted, RunFailed, UsageError
+from polyfed.files import Place
 from polyfed.message import Message
 from polyfed.methods.base import methods
 from polyfed.threats.accountant import epsilon_of
@@ -129,7 +133,9 @@ def test_private_runs_differ_by_seed_and_not_by_sitting(trial):
     assert trial({**DP, "seed": 1}).summary["fingerprint"] != trial.kept(DP).summary["fingerprint"]
 
 
-@pytest.mark.parametrize("name", ["fedprox", "fedper", "fedrep", "fedbabu", "ditto", "map", "fedphp", "fedrod", "fedcrc"])
+@pytest.mark.parametrize(
+    "name", ["fedprox", "fedper", "fedrep", "fedbabu", "ditto", "map", "fedphp", "fedrod", "fedcrc"]
+)
 def test_methods_keep_to_the_steps_that_they_pay_for(trial, name):
     result = trial({**DP, "method.name": name, "rounds": 2, "train.epochs": 2})
     training = result.records("training")
@@ -201,6 +207,42 @@ def server_of(world: World) -> Any:
     from polyfed.methods.base import Server
 
     return Server(world.resident, world.task, [], "sample", world.method.shared)
+
+
+def test_a_site_counts_for_itself_and_refuses_when_its_budget_is_spent(trial, tmp_path):
+    changes = {"privacy.name": "dp-sgd", "privacy.epsilon": 20.0, "train.batch": 64, "participation": 1.0, "rounds": 2}
+    world = World(config_of(trial.keys(changes)), secret=True)
+    account, n = Place.of(tmp_path) / "run.privacy.json", len(world.federation.clients[1].train)
+    for _ in range(2):
+        charge_site(world.privacy, world.setting, n, 1, account)
+    kept = account.read_text()
+    with pytest.raises(UsageError, match="budget spent: one more round would exceed epsilon=20"):
+        charge_site(world.privacy, world.setting, n, 1, account)
+    assert account.read_text() == kept
+    (tmp_path / "run.privacy.json").write_text('{"1": "much"}')
+    with pytest.raises(DataError, match="cannot be read"):
+        charge_site(world.privacy, world.setting, n, 1, account)
+
+
+def test_between_real_sites_a_repeated_round_is_charged_again(trial, monkeypatch):
+    def prepared():
+        run = trial.run(DP) if not runs else Run(runs[0].config, runs[0].folder, Serial(), runs[0].watch)
+        monkeypatch.setattr(run, "make_world", lambda: World(run.config, secret=True))
+        run.prepare()
+        runs.append(run)
+        return run
+
+    runs: list[Run] = []
+    first = prepared()
+    first.ledger.begins(1)
+    first.ledger.charge([0, 1])
+    first.ledger.charge([0])  # another attempt
+    second = prepared()  # killed before its first checkpoint
+    second.ledger.resumes()
+    second.ledger.begins(1)
+    second.ledger.charge([0, 1])
+    per_round = {k: second.ledger._costs[k][2] for k in (0, 1)}
+    assert {k: h[0][2] for k, h in second.progress.privacy.items()} == {"0": 3 * per_round[0], "1": 2 * per_round[1]}
 
 
 # ---- user

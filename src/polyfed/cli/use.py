@@ -1,4 +1,4 @@
-"""`polyfed export`, `polyfed predict`, `polyfed audit` and `polyfed view`: using what was trained, looking at what was run."""
+"""`polyfed export`, `predict`, `audit` and `view`: using what was trained, looking at what was run."""
 
 import contextlib
 import csv

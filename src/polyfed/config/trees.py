@@ -13,7 +13,7 @@ Tree = dict[str, Any]
 
 
 def named_sections(tree: Tree, names: tuple[str, ...] = (*NAMED, "base")) -> Tree:
-    """A bare value for method, model, data, engine, track or privacy becomes its name; so does one for a nested base."""
+    """A bare value for a section that is chosen by name becomes its name; so does one for a nested base."""
     made = {}
     for key, value in tree.items():
         if key in names and isinstance(value, str | list):  # a list is an axis of a comparison

@@ -1,9 +1,14 @@
 """What privacy has cost: charged when a job is sent, kept in the checkpoint, told in privacy.csv and the summary."""
 
+import json
 import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
+from polyfed.errors import DataError, UsageError
+from polyfed.files import Place, write_file
 from polyfed.threats.accountant import Entry, add, epsilon_of
 from polyfed.threats.privacy import Privacy, Setting
 
@@ -12,6 +17,8 @@ if TYPE_CHECKING:
 
 EVERYBODY = "-1"  # the server, under which is kept what is spent for all clients together
 SPENT = "budget spent"  # why a client that was drawn is not asked
+KEPT = "privacy.json"  # between real sites: what was spent, written before a job is sent or done
+History = list[list[float]]
 
 
 class Ledger:
@@ -29,9 +36,18 @@ class Ledger:
         return self.privacy.cost(self.setting, self.run.server.clients[client].n)
 
     @property
-    def spent(self) -> dict[str, list[list[float]]]:
+    def spent(self) -> dict[str, History]:
         """The history of each client."""
         return self.run.progress.privacy
+
+    def resumes(self) -> None:
+        """Between real sites, also count what was spent after the last checkpoint: its noise was not repeated."""
+        if self.setting.secret and self._kept.exists():
+            self.run.progress.privacy = read_spent(self._kept)
+
+    @property
+    def _kept(self) -> Place:
+        return self.run.folder.place / KEPT
 
     def begins(self, number: int) -> None:
         """Begin a round: where one price is paid for all, it is paid whoever is drawn."""
@@ -43,10 +59,10 @@ class Ledger:
     def affords(self, client: int) -> bool:
         """Whether a client can take part in one more round without exceeding its budget."""
         cost, budget = self._costs.get(client), self.privacy.budget()
-        if cost is None or budget is None or str(client) in self._charged:
+        repeats = str(client) in self._charged and not self.setting.secret
+        if cost is None or budget is None or repeats:
             return True
-        history = [*self.spent.get(str(client), []), list(cost)]
-        return self._epsilon(history) <= budget
+        return self._epsilon([*self.spent.get(str(client), []), list(cost)]) <= budget
 
     def charge(self, clients: Iterable[int]) -> None:
         """Charge the clients that are sent a job."""
@@ -56,9 +72,11 @@ class Ledger:
                 self._pay(str(client), cost)
 
     def _pay(self, who: str, cost: Entry) -> None:
-        if who not in self._charged:
+        if who not in self._charged or self.setting.secret:
             self._charged.add(who)
             add(self.spent.setdefault(who, []), *cost)
+            if self.setting.secret:
+                write_file(self._kept, json.dumps(self.spent).encode())
 
     def record(self, number: int) -> None:
         """Append what this round's clients have spent so far to privacy.csv."""
@@ -83,5 +101,30 @@ class Ledger:
             facts |= {"epsilon_mean": math.fsum(epsilons) / max(len(epsilons), 1)}
         return {"privacy": facts}
 
-    def _epsilon(self, history: list[list[float]]) -> float:
-        return epsilon_of(history, self.delta, getattr(self.privacy, "accountant", "rdp"))
+    def _epsilon(self, history: History) -> float:
+        return epsilon_of(history, self.delta, self.privacy.counted_by)
+
+
+def read_spent(file: Place) -> dict[str, History]:
+    """What was spent, by client, as it was written."""
+    try:
+        return TypeAdapter(dict[str, History]).validate_python(json.loads(file.read_text()))
+    except ValueError as error:
+        raise DataError(f"what privacy has cost cannot be read from '{file.path}': {error}") from None
+
+
+def charge_site(privacy: Privacy, setting: Setting, n: int, client: int, file: Place) -> None:
+    """Charge a job to a site's own account, before it is done; a site whose budget is spent refuses it.
+
+    The site counts for itself, because the server's word is no guarantee.
+    """
+    cost, budget = privacy.cost(setting, n), privacy.budget()
+    if cost is None:
+        return
+    spent = read_spent(file) if file.exists() else {}
+    history = spent.setdefault(str(client), [])
+    add(history, *cost)
+    delta = privacy.delta_of(setting.task.clients)
+    if budget is not None and epsilon_of(history, delta, privacy.counted_by) > budget:
+        raise UsageError(f"{SPENT}: one more round would exceed epsilon={budget:g} at this site")
+    write_file(file, json.dumps(spent).encode())

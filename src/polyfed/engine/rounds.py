@@ -69,6 +69,7 @@ class Run:
             self.prepare()
             self.recorder.federation(self.server.clients.values(), self.world.federation)
             resumed = self._resume()
+            self.ledger.resumes()
             self.roster.exclude_liars()
             self.clock.add(self.progress.seconds)
             self.clock.enter("server")

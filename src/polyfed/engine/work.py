@@ -34,7 +34,7 @@ from polyfed.threats.privacy import Privacy, Setting
 
 Kind = Literal["hello", "train", "evaluate", "finish"]
 CPU = torch.device("cpu")
-SPLITS = ("train", "test", "val")
+SPLITS: tuple[Literal["train", "test", "val"], ...] = ("train", "test", "val")
 
 
 @dataclass

@@ -27,7 +27,7 @@ FIELDS = {
 
 
 class Recorder:
-    """Appends rows to rounds.csv, clients.csv, classes.csv, training.csv, spent.csv and privacy.csv in a run directory."""
+    """Appends rows to the tables of a run directory: rounds.csv, clients.csv, classes.csv, training.csv and others."""
 
     def __init__(self, folder: Path | Place, groups: Mapping[str, list[int]], names: Mapping[int, str]):
         self.folder, self.groups, self.names = Place.of(folder), groups, names

@@ -1,7 +1,7 @@
 """A step is a value that takes batches from a fit and moves the weights.
 
-`sgd` and `adam` are steps; `maml(alpha)`, `moreau(k, lam, lr)` and `private(clip, noise, draw)` make one. All descend at
-the rate of the fit.
+`sgd` and `adam` are steps; `maml(alpha)`, `moreau(k, lam, lr)` and `private(clip, noise, draw)` make one. All descend
+at the rate of the fit.
 """
 
 from collections.abc import Callable
@@ -166,13 +166,12 @@ class Private:
             raise UsageError("a private step skips no batch, and batch normalisation would: use a model without it")
         found = clipped_sum(fit, batch, self.clip)
         expected = min(fit.stream.size, len(fit.stream.samples))  # q n
-        noisy = found.sums
         if self.noise:
             noise = [self.draw(value) for value in found.sums]
-            noisy = torch._foreach_add(found.sums, noise, alpha=self.noise * self.clip)
+            torch._foreach_add_(found.sums, noise, alpha=self.noise * self.clip)
         fit.tally.samples += len(batch)
         fit.last_loss = found.losses.mean() if len(batch) else torch.zeros(())  # nobody's loss: a step of noise
-        sgd.descend(fit, fit.corrected(torch._foreach_div(noisy, expected)))
+        sgd.descend(fit, fit.corrected(torch._foreach_div(found.sums, expected)))
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,11 @@ class Privacy(Spec):
         """Whether there is a budget that an accountant counts."""
         return False
 
+    @property
+    def counted_by(self) -> Accountant:
+        """The accountant that counts it."""
+        return "rdp"
+
     def check(self, setting: Setting) -> None:
         """Refuse a run that this kind of privacy cannot protect."""
 
@@ -127,7 +132,9 @@ class NoPrivacy(Privacy):
 class Budgeted(Privacy):
     """A guarantee that an accountant counts: the noise is given, or follows from epsilon."""
 
-    clip: float = param(1.0, "the longest a gradient of one example (dp-sgd), or a client's update (user), may be", gt=0)
+    clip: float = param(
+        1.0, "the longest a gradient of one example (dp-sgd), or a client's update (user), may be", gt=0
+    )
     epsilon: float | None = param(None, "the budget of the whole run; the noise follows from it", gt=0)
     noise: float | None = param(None, "the noise multiplier sigma: the noise has the deviation sigma * clip", gt=0)
     accountant: Accountant = param("rdp", "how steps are added up: rdp, or prv, which is tighter and slower")
@@ -145,6 +152,11 @@ class Budgeted(Privacy):
     def counts(self) -> bool:
         """An accountant counts it."""
         return True
+
+    @property
+    def counted_by(self) -> Accountant:
+        """The one given."""
+        return self.accountant
 
     def budget(self) -> float | None:
         """The epsilon that was asked for; with a given noise there is no end."""
@@ -180,7 +192,9 @@ class DPSGD(Budgeted):
 
     unit = "one example"
     hides_counts = True
-    delta: float = param(1e-5, "the chance with which the bound may fail; below 1 / samples of every client", gt=0, lt=1)
+    delta: float = param(
+        1e-5, "the chance with which the bound may fail; below 1 / samples of every client", gt=0, lt=1
+    )
     reports: bool = param(False, "whether real sites tell losses and confusion counts, which are not covered")
 
     def check(self, setting: Setting) -> None:

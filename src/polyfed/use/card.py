@@ -144,7 +144,7 @@ def _privacy_lines(summary: Mapping[str, Any], config: Tree) -> Iterator[str]:
     yield "\n## Privacy\n"
     yield privacy_sentence(told) or "The run is not finished: what was spent is in its privacy.csv."
     if told and any("finish" in each for each in told["outside"]):
-        yield "A model that was tuned on the client's data after the last round is outside the guarantee: keep it there."
+        yield "A model tuned on the client's data after the last round is outside the guarantee: keep it there."
 
 
 def _rows(folder: RunFolder, table: str) -> Iterator[dict[str, str]]:

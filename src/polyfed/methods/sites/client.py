@@ -41,6 +41,7 @@ class PrivateFits:
             raise UsageError("a private fit is on all of a client's samples, in batches of train.batch")
         return {**given, "step": self.step, "batches": poisson}
 
+
 class Client(Site):
     """One client at work: what it received, what it remembers, what it holds."""
 

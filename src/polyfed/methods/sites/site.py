@@ -135,7 +135,8 @@ class Site:
             steps: How many steps; by default those of `epochs`.
             epochs: How many passes; by default what `rule` says.
             train: The slice that is trained, or a list of tensors that are no part of the model; the rest is frozen.
-            batches: The order of the samples in an epoch: `shuffled` or `balanced`; or `poisson`, where each batch is a draw of its own.
+            batches: The order of the samples in an epoch: `shuffled` or `balanced`; with `poisson` each batch is
+                drawn for itself.
             batch: The samples in a batch; by default what `rule` says.
             step: What moves the weights.
             correct: Terms in parameters: changes the flat gradient in place before each step.
