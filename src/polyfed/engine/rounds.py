@@ -219,7 +219,7 @@ class Run:
             f"{ATTEMPTS} times; the last failure: {self.admission.last_failure or 'none'} (see {self.folder.log})"
         )
 
-    def _train(self, number: int, attempt: int, selected: Sequence[int], spent: Sequence[int]) -> list[Outcome]:
+    def _train(self, number: int, attempt: int, selected: Sequence[int], spent: Sequence[int] = ()) -> list[Outcome]:
         """Send, train and gate; return the accepted outcomes. Clients whose budget is spent are not asked."""
         present = [k for k in selected if k not in spent and not self.roster.drops_out(number, attempt, k)]
         measures = ("selected",) if self.evaluates(number) else ()
