@@ -249,7 +249,7 @@ def test_a_fit_that_cannot_be_private_is_refused() -> None:
 
     client = client_of(Method())
     client.private = PrivateFits(Private(1.0, 0.0, torch.zeros_like), 2)
-    cases: list[dict[str, Any]] = [{"step": maml(0.1)}, {"batches": balanced}, {"batch": 3}]
+    cases: list[dict[str, Any]] = [{"step": maml(0.1)}, {"batches": balanced}, {"batch": 3}, {"patience": 2}]
     cases.append({"on": client.data.only(torch.arange(6) < 3)})
     for case in cases:
         with pytest.raises(UsageError, match="private fit"):

@@ -33,6 +33,8 @@ class PrivateFits:
         rule = given.get("rule") or client.task.train
         if given.get("step", sgd) is not sgd:
             raise UsageError("a private fit descends by sgd, and this one has a step of its own")
+        if given.get("patience") is not None:
+            raise UsageError("a private fit has a fixed number of steps, and this one ends when its loss stops falling")
         if not self.poisson:
             return {**given, "step": self.step}
         if given.get("batches", shuffled) is not shuffled:
