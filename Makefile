@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 DOCS := $(VENV)/.ready-with-docs
 FULL := $(VENV)/.ready-with-extras
-EXTRAS := dev,docs,flower,export,track,browser
+EXTRAS := dev,docs,flower,export,track,browser,privacy
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 PROSE := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src examples benchmarks Makefile .ci .github

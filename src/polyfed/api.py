@@ -13,7 +13,7 @@ from polyfed.comparison.grid import Grid, check_baseline, make_grid
 from polyfed.comparison.jobs import Jobs
 from polyfed.comparison.run import run_cells
 from polyfed.comparison.tune import FOLDER, Tuning, read_tuning
-from polyfed.config import Config, Tree, flatten, identity, make_config, merge, read_config, unflatten
+from polyfed.config import ABSENT, Config, Tree, flatten, identity, make_config, merge, read_config, unflatten
 from polyfed.data.federation import Federation
 from polyfed.data.sources import objects
 from polyfed.engine.base import Crew, Engine
@@ -229,7 +229,7 @@ class Result:
     def config(self) -> Tree:
         """The complete config."""
         tree = self.folder.tree()
-        missing = [key for key in identity(dict.fromkeys(Config.model_fields)) if key not in tree]
+        missing = [key for key in identity(dict.fromkeys(Config.model_fields)) if key not in tree and key not in ABSENT]
         if missing:
             raise DataError(f"the run at '{self.path}' is corrupt: config.yaml has no '{missing[0]}'")
         return tree
@@ -311,6 +311,33 @@ class Result:
     def global_model(self, trust: bool = False, **objects: Any) -> Predictor:
         """The model that answers for all."""
         return replay(_config_of_run(self.folder, objects, trust), self.folder, None)
+
+    def audit(
+        self,
+        client: int,
+        images: int = 1,
+        steps: int = 500,
+        fresh: bool = False,
+        tv: float = 0.01,
+        trust: bool = False,
+        **objects: Any,
+    ) -> dict[str, Any]:
+        """What a curious server reads from an upload of this client: labels and images, written to `audit/`.
+
+        Args:
+            client: The client whose round is repeated.
+            images: How many of its samples the round is repeated on, as one step of one batch.
+            steps: How long images are searched for.
+            fresh: Whether it is the first round, before anybody has trained; by default the one after the last.
+            tv: How strongly smooth images are preferred; less finds sharper ones where nothing is hidden.
+            trust: See `resume`.
+            **objects: Data or models that the run was given as Python objects.
+        """
+        from polyfed.threats.audit import Search
+        from polyfed.use.audit import audit
+
+        config = _config_of_run(self.folder, objects, trust)
+        return audit(config, self.folder, client, images, Search(steps, tv, config.seed), fresh)
 
     def export(
         self,

@@ -211,6 +211,8 @@ class Field:
         below: Integers are at least 0 and less than this; "C" is the number of classes.
         distinct: Whether no integer may come twice.
         summed: Whether the server needs only the weighted sum of it. This is a promise, stated where it is true.
+        sees: What it is computed from: the trained values of the model alone, or samples themselves. Where training is
+            private, what follows from the model alone is private, too.
     """
 
     what: str
@@ -224,6 +226,7 @@ class Field:
     below: int | str | None = None
     distinct: bool = False
     summed: bool = False
+    sees: Literal["model", "data"] = "model"
 
     @property
     def size(self) -> str:

@@ -26,7 +26,7 @@ app = typer.Typer(
 
 COMMANDS: list[Callable[..., None]] = [run.run, run.compare, run.resume, run.show]
 COMMANDS += [catalogue.methods, catalogue.data, catalogue.split, run.reproduce]
-COMMANDS += [report.report, report.figure, use.export, use.predict, use.view]
+COMMANDS += [report.report, report.figure, use.export, use.predict, use.audit, use.view]
 for _command in COMMANDS:
     app.command()(_command)
 app.add_typer(deploy.app, name="deploy")

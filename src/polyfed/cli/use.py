@@ -1,4 +1,4 @@
-"""`polyfed export`, `polyfed predict` and `polyfed view`: using what was trained, looking at what was run."""
+"""`polyfed export`, `predict`, `audit` and `view`: using what was trained, looking at what was run."""
 
 import contextlib
 import csv
@@ -73,6 +73,36 @@ def predict(
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write to '{out}': {error.strerror}") from None
+
+
+def audit(
+    path: Annotated[Path, typer.Argument(metavar="RUN", show_default=False)],
+    client: Annotated[int, typer.Option("--client", help="The client whose upload is read.")],
+    images: Annotated[int, typer.Option("--images", help="Samples in the one step that is read.", min=1)] = 1,
+    steps: Annotated[int, typer.Option("--steps", help="How long images are searched for.", min=1)] = 500,
+    fresh: Annotated[bool, typer.Option("--fresh", help="The first round, before anybody has trained.")] = False,
+    tv: Annotated[float, typer.Option("--tv", help="How strongly smooth images are preferred.", min=0)] = 0.01,
+    trust: Trust = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """What a curious server reads from one upload of a client: labels and images, written to RUN/audit."""
+    told = _run_at(path).audit(client, images, steps, fresh, tv, trust)
+    sys.stdout.write((json.dumps(told, indent=1) if as_json else _leaks(path, told)) + "\n")
+
+
+def _leaks(path: Path, told: dict[str, Any]) -> str:
+    """The numbers of an audit for people."""
+    if "note" in told:
+        return told["note"]
+    lines = [f"client {told['client']}, round {told['round']}, method {told['method']}; personal: {told['personal']}"]
+    for name, which in (("one_step", "one step on one batch"), ("usual", "a usual upload")):
+        leak = told[name]
+        hits = leak["labels"] if isinstance(leak["labels"], str) else f"{leak['label_hits']} of {told['images']}"
+        decibels = ", ".join(f"{each:.1f}" for each in leak["psnr"])
+        lines.append(f"{which}: labels {hits}; PSNR {decibels} dB")
+    lines.append(f"a grey image: PSNR {', '.join(f'{each:.1f}' for each in told['grey_psnr'])} dB")
+    return "\n".join([*lines, f"pictures and numbers: {path / 'audit'}"])
 
 
 def view(

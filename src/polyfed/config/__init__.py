@@ -1,6 +1,6 @@
 """One typed tree for an experiment; an unknown key is an error that names the nearest one."""
 
-from polyfed.config.keys import BESIDE, deciding, differences, identity
+from polyfed.config.keys import ABSENT, BESIDE, deciding, differences, identity
 from polyfed.config.make import DEFAULTS, make_config, registry_of
 from polyfed.config.sections import Config, Section, Split, Train
 from polyfed.config.trees import (
@@ -16,6 +16,7 @@ from polyfed.config.words import read_assignments
 from polyfed.config.yaml_text import read_yaml, write_yaml
 
 __all__ = [
+    "ABSENT",
     "BESIDE",
     "DEFAULTS",
     "NAMED",

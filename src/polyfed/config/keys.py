@@ -7,19 +7,27 @@ from polyfed.config.trees import Tree, flatten, is_section
 BESIDE = ("track", "tag")  # keys that change nothing that is computed
 # keys that may change between sittings
 FREE = ("device", "eval", "checkpoint", "init", "engine", "data.root", "data.file", *BESIDE)
+ABSENT = {"privacy": {"name": "none"}}  # sections that say nothing: as if they were not there
 FIXED = ("engine.server_threads",)  # keys inside the free ones that may not
 
 
 def identity(tree: Tree) -> Tree:
     """A complete tree without the keys that change nothing of what is computed: two runs with the same are the same."""
-    return {key: value for key, value in tree.items() if key not in BESIDE}
+    return {key: value for key, value in tree.items() if key not in BESIDE and not _absent(key, value)}
+
+
+def _absent(key: str, value: object) -> bool:
+    """Whether a section says nothing."""
+    return key in ABSENT and value == ABSENT[key]
 
 
 def deciding(tree: Tree, path: str = "") -> Tree:
     """The keys of a complete tree that decide a run's bits, dotted, with their values as JSON has them."""
     made: Tree = {}
     for key, value in tree.items():
-        if (dotted := f"{path}{key}") in FREE:
+        if _absent(dotted := f"{path}{key}", value):
+            continue
+        if dotted in FREE:
             given = flatten({key: value}, path)
             made |= {fixed: given[fixed] for fixed in FIXED if fixed in given}
         else:

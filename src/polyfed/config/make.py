@@ -17,6 +17,7 @@ DEFAULTS: Tree = {
     "model": "mlp",
     "engine": "local",
     "track": "none",
+    "privacy": "none",
 }
 
 
@@ -88,6 +89,7 @@ def registry_of(kind: str) -> Registry:
         "partition": "polyfed.data.partition",
         "engine": "polyfed.engine",
         "track": "polyfed.measure.trackers",
+        "privacy": "polyfed.threats.privacy",
     }
     if kind not in registries:
         importlib.import_module(homes[kind])

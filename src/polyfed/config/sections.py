@@ -153,6 +153,7 @@ class Config(Section):
     gate: Gate = Gate()
     faults: Faults = Faults()
     checkpoint: Checkpoint = Checkpoint()
+    privacy: Chosen
     init: str | None = None
     engine: Chosen
     track: Chosen

@@ -8,12 +8,12 @@ from polyfed.errors import UsageError
 from polyfed.files import Place, read_plain
 from polyfed.registry import in_words
 
-NAMED = ("method", "model", "data", "engine", "track")  # sections for which a bare value sets the name
+NAMED = ("method", "model", "data", "engine", "track", "privacy")  # sections for which a bare value sets the name
 Tree = dict[str, Any]
 
 
 def named_sections(tree: Tree, names: tuple[str, ...] = (*NAMED, "base")) -> Tree:
-    """A bare value for method, model, data, engine or track becomes its name; so does one for a nested base."""
+    """A bare value for a section that is chosen by name becomes its name; so does one for a nested base."""
     made = {}
     for key, value in tree.items():
         if key in names and isinstance(value, str | list):  # a list is an axis of a comparison

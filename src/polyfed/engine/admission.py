@@ -65,11 +65,11 @@ class Admission:
         self.last_failure = f"client {client}: {sentence}"
         return {"status": "rejected", "reason": kind}
 
-    def dropped(self, number: int, attempt: int, client: int) -> Row:
-        """Count and record a client that was selected but dropped out, as `faults.dropout` asks for."""
-        _count(self.run.progress.failed, "dropout")
-        self.last_failure = f"client {client} dropped out"
-        return self._row(number, attempt, client) | {"status": "failed", "reason": "dropout"}
+    def dropped(self, number: int, attempt: int, client: int, reason: str = "dropout") -> Row:
+        """Count and record a client that was selected and not asked: it dropped out, or its budget is spent."""
+        _count(self.run.progress.failed, reason)
+        self.last_failure = f"client {client}: {reason}"
+        return self._row(number, attempt, client) | {"status": "failed", "reason": reason}
 
     def failed(self, number: int, outcome: Outcome) -> None:
         """Count and record work that failed."""

@@ -36,6 +36,7 @@ class Progress:
     lost: list[list[Any]] = field(default_factory=list)  # [round, client, reason]: rounds whose bits are not promised
     best: dict[str, Any] | None = None  # the round chosen on validation, with its numbers
     last: dict[str, Any] = field(default_factory=dict)  # the numbers of the last evaluation
+    privacy: dict[str, list[list[float]]] = field(default_factory=dict)  # by client: (sigma, q, steps) spent
     phase_one: dict[str, Any] | None = None  # the run whose rounds are this one's, and what they had spent
 
 

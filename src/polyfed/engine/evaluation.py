@@ -145,6 +145,7 @@ class Evaluation:
             "failed": progress.failed,
             "excluded": progress.excluded,
             "lost": progress.lost,
+            **run.ledger.summary(),
             "keeps": run.method.remembers(),
             "notes": run.world.federation.notes,
             "remarks": run.remarks(),

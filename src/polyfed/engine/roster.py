@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from polyfed import rng
 from polyfed.engine import statements
+from polyfed.engine.selection import drawn
 from polyfed.engine.work import Job, Outcome
 from polyfed.errors import RunFailed
 from polyfed.methods.sites import Known
@@ -63,15 +64,12 @@ class Roster:
             )
         if self.run.method.everyone:
             return everybody
-        draw = rng.generator(self.run.config.seed, "select", number, attempt)
-        if self.run.config.sampling == "bernoulli":
-            chosen = [k for k in everybody if draw.random() < self.run.config.participation]
-            return chosen or [everybody[int(draw.integers(len(everybody)))]]
-        count = max(1, round(self.run.config.participation * len(everybody)))
-        return sorted(int(k) for k in draw.choice(everybody, size=count, replace=False))
+        return drawn(self.run.config, everybody, number, attempt)
 
     def enough(self, done: int, asked: int) -> bool:
-        """Whether so many of the clients that were asked make a quorum."""
+        """Whether so many of the clients that were asked make a quorum; where privacy counts missing ones, any do."""
+        if self.run.config.privacy.empty_rounds:
+            return True
         return done > 0 and done >= self.run.config.engine.quorum * asked
 
     def drops_out(self, number: int, attempt: int, client: int) -> bool:

@@ -14,6 +14,7 @@ from polyfed.engine.base import Crew
 from polyfed.engine.checkpoint import Checkpoints, Origin, Progress, state_of
 from polyfed.engine.evaluation import Evaluation
 from polyfed.engine.gate import Gate, finite
+from polyfed.engine.ledger import SPENT, Ledger
 from polyfed.engine.memory import MemoryStore
 from polyfed.engine.oracle import check_oracle
 from polyfed.engine.plane import record_plane
@@ -68,6 +69,7 @@ class Run:
             self.prepare()
             self.recorder.federation(self.server.clients.values(), self.world.federation)
             resumed = self._resume()
+            self.ledger.resumes()
             self.roster.exclude_liars()
             self.clock.add(self.progress.seconds)
             self.clock.enter("server")
@@ -99,6 +101,7 @@ class Run:
         world, known, weighting = self.world, self.roster.hello(), config.weighting or self.method.weighting
         public = world.federation.public
         self.server = Server(world.resident, world.task, known, weighting, self.method.shared, public)
+        self.server.averaged = world.privacy.averaged(world.setting)
         origin = Origin(deciding(config.dump()), self._federation())
         self.checkpoints = Checkpoints(self.folder.place / "checkpoints", config.checkpoint.keep, origin)
         layout = self.world.resident.layout
@@ -109,6 +112,7 @@ class Run:
         groups = class_groups(self.server.class_counts)
         self.recorder = Recorder(self.folder.place, groups, {k.id: k.name for k in self.server.clients.values()})
         self.admission = Admission(self)
+        self.ledger = Ledger(self)
         self.evaluation = Evaluation(self, groups)
 
     def make_world(self) -> World:
@@ -197,12 +201,15 @@ class Run:
 
     def _round(self, number: int) -> None:
         """Do one round; if it stays below the quorum, clients are selected again with the next attempt's key."""
+        self.ledger.begins(number)
         for attempt in range(ATTEMPTS):
             selected = self.roster.select(number, attempt)
-            accepted = self._train(number, attempt, selected)
-            if self.roster.enough(len(accepted), len(selected)):
+            spent = [k for k in selected if not self.ledger.affords(k)]
+            accepted = self._train(number, attempt, selected, spent)
+            if self.roster.enough(len(accepted), len(selected) - len(spent)):
                 self._merge(number, accepted)
                 self.admission.merged()
+                self.ledger.record(number)
                 return
             for outcome in accepted:
                 self.store.drop(outcome.client, number)
@@ -212,14 +219,16 @@ class Run:
             f"{ATTEMPTS} times; the last failure: {self.admission.last_failure or 'none'} (see {self.folder.log})"
         )
 
-    def _train(self, number: int, attempt: int, selected: Sequence[int]) -> list[Outcome]:
-        """Send, train and gate; return the accepted outcomes."""
-        present = [k for k in selected if not self.roster.drops_out(number, attempt, k)]
+    def _train(self, number: int, attempt: int, selected: Sequence[int], spent: Sequence[int] = ()) -> list[Outcome]:
+        """Send, train and gate; return the accepted outcomes. Clients whose budget is spent are not asked."""
+        present = [k for k in selected if k not in spent and not self.roster.drops_out(number, attempt, k)]
         measures = ("selected",) if self.evaluates(number) else ()
         jobs = self.jobs("train", number, present, measures)
         downs = {job.client: job.down for job in jobs}
         self.admission.begins()
-        rows = [self.admission.dropped(number, attempt, k) for k in selected if k not in downs]
+        absent = [k for k in selected if k not in downs]
+        rows = [self.admission.dropped(number, attempt, k, SPENT if k in spent else "dropout") for k in absent]
+        self.ledger.charge(downs)
         held = []
         for outcome in self._timed("train", self.run(jobs)):
             row = self.admission.received(number, attempt, outcome, downs[outcome.client])

@@ -1,5 +1,6 @@
 """The client side of a round: a pure function (message, memory, data, key) -> (message, memory', report)."""
 
+import math
 import time
 import traceback
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from polyfed.data.live import Anew, reading_anew
 from polyfed.data.samples import Samples
 from polyfed.data.sources.base import Dataset, load_cached
 from polyfed.engine.heap import keep_freed_memory
+from polyfed.engine.selection import most_appearances
 from polyfed.engine.size import need_memory
 from polyfed.engine.start import starting_params
 from polyfed.errors import UsageError, trouble
@@ -28,9 +30,11 @@ from polyfed.methods.base import Client, Method, Task
 from polyfed.models.base import Net
 from polyfed.params import Params, Slice, nothing
 from polyfed.parts.resident import Resident
+from polyfed.threats.privacy import Privacy, Setting
 
 Kind = Literal["hello", "train", "evaluate", "finish"]
 CPU = torch.device("cpu")
+SPLITS: tuple[Literal["train", "test", "val"], ...] = ("train", "test", "val")
 
 
 @dataclass
@@ -104,7 +108,13 @@ def federation_of(config: Config, device: torch.device = CPU) -> Federation:
 class World:
     """What every process builds for itself from the config: the federation, the model, the method."""
 
-    def __init__(self, config: Config, federation: Federation | None = None, device: torch.device = CPU):
+    def __init__(
+        self,
+        config: Config,
+        federation: Federation | None = None,
+        device: torch.device = CPU,
+        secret: bool = False,  # between real sites: their noise is theirs alone
+    ):
         self.config = config
         self.federation = federation_of(config, device) if federation is None else federation
         self.method: Method = config.method
@@ -125,6 +135,19 @@ class World:
         with rng.seeded(config.seed, "init"):
             self.resident = Resident(self._make_model, device)
         self.resident.initial = starting_params(config, self.resident)
+        self.privacy: Privacy = config.privacy
+        self.setting = Setting(
+            self.method,
+            self.wire,
+            self.task,
+            self.resident.layout,
+            self.resident.model,
+            config.sampling,
+            config.weighting or self.method.weighting,
+            most_appearances(config, self.federation.participants) if self.privacy.counts else 0,
+            secret,
+        )
+        self.privacy.check(self.setting)
         self.augment = self.federation.augment
         self.reader = config.data.reader()
         self.shared = SharedFeatures()
@@ -177,12 +200,13 @@ class World:
                 "shape": list(self.federation.shape),
                 **self.origin,
             },
-            counts={name: data.counts_of(name).cpu().numpy() for name in ("train", "test", "val")},
+            counts={} if self.privacy.hides_counts else {n: data.counts_of(n).cpu().numpy() for n in SPLITS},
         )
 
     def _train(self, job: Job, blob: bytes | None) -> Outcome:
         client = self.client(job, blob)
         up = self.method.train(client)
+        self.privacy.leave(self.setting, client, up, job.down.to(self.resident.device))
         outcome = self._with_memory(client, Outcome(job.client, up))
         self._measure(client, job, outcome)
         return outcome
@@ -210,6 +234,8 @@ class World:
             outcome.memory = client.memory.encode()
             outcome.digest = digest_of(outcome.memory)
         outcome.numbers |= client.tally.numbers()
+        if self.privacy.keeps_reports(self.setting):
+            outcome.numbers["loss"] = math.nan
         return outcome
 
     # ---- a client, ready to work
@@ -223,7 +249,10 @@ class World:
         learns = job.kind in ("train", "finish")
         augment, anew = (self._augment_for(job), self._anew_for(job)) if learns else (None, None)
         train = replace(data.train, anew=anew)
-        return Client(job.client, resident, self.task, job.round, train, data.counts, received, memory, augment)
+        client = Client(job.client, resident, self.task, job.round, train, data.counts, received, memory, augment)
+        if job.kind in ("train", "evaluate"):  # what `finish` makes is sent to nobody
+            client.private = self.privacy.fits(self.setting, client)
+        return client
 
     def _loaded(self, down: Message, memory: Memory) -> Bundle:
         """The resident model as the client has it, and its message as it reads it: a slice becomes a whole model."""
@@ -270,7 +299,7 @@ class World:
         """Confusion counts by name: a measure is a model and a test set."""
         data, classes, batch = self.federation.clients[client.id], self.task.classes, self.config.eval.batch
         predictor = self.method.predictor(client) if set(job.measures) - {"global"} else None
-        for measure in job.measures:
+        for measure in () if self.privacy.keeps_reports(self.setting) else job.measures:
             if measure == "classes":
                 assert predictor is not None
                 samples, allowed = self.class_test(job.per_class), [None, client.classes]

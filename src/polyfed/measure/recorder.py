@@ -21,12 +21,13 @@ FIELDS = {
         "round", "attempt", "client", "status", "reason", "samples", "steps", "loss", "skipped_batches",
         "eval_mode_steps", "bytes_down", "bytes_up", "seconds",
     ],
+    "privacy": ["round", "client", "sigma", "q", "steps", "epsilon"],
     "spent": ["round", "seconds", *PHASES, "bytes_up", "bytes_down", "bytes_eval"],
 }  # fmt: skip
 
 
 class Recorder:
-    """Appends rows to rounds.csv, clients.csv, classes.csv, training.csv and spent.csv in a run directory."""
+    """Appends rows to the tables of a run directory: rounds.csv, clients.csv, classes.csv, training.csv and others."""
 
     def __init__(self, folder: Path | Place, groups: Mapping[str, list[int]], names: Mapping[int, str]):
         self.folder, self.groups, self.names = Place.of(folder), groups, names

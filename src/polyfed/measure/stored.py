@@ -72,6 +72,20 @@ class PhaseOne(Stored):
     bytes: Traffic
 
 
+class Privacy(Stored):
+    """What a run's privacy is worth: a guarantee with its epsilon, or a nominal level, which is none."""
+
+    kind: str
+    outside: list[str]
+    nominal: float | None = None
+    epsilon: float = 0.0
+    epsilon_mean: float = 0.0
+    delta: float = 0.0
+    neighbours: str = ""
+    accountant: str = ""
+    noise: str = ""
+
+
 class Summary(Stored):
     """summary.json: every number of a finished run."""
 
@@ -95,6 +109,7 @@ class Summary(Stored):
     personal_unfinished: Numbers = None
     unfinished: list[int] = Field(default_factory=list)
     remarks: list[str] = Field(default_factory=list)
+    privacy: Privacy | None = None  # None: nothing was asked for
     keeps: dict[str, str] | None = None  # None: written by an earlier version
 
 

@@ -43,6 +43,8 @@ class Method(Spec):
     family: ClassVar[str] = ""  # one of FAMILIES; by default global or personal, by who answers for a client
     cost: ClassVar[str] = "as FedAvg"  # what a round computes, in words
     edges: ClassVar[Mapping[str, str]] = EDGES  # what happens to a client that holds hardly anything, in words
+    unbounded: ClassVar[str] = ""  # why one sample's part in a step cannot be bounded, in words; empty: it can
+    presumes: ClassVar[str] = ""  # what its loss takes for known about all samples of a client, in words
     _task: Task = PrivateAttr(default_factory=Task)
 
     @classmethod
@@ -159,6 +161,14 @@ class Method(Spec):
         """What the mean of the uploads makes of the model that was shared before; by default it takes its place."""
         server.shared = mean
 
+    def private_steps(self, n: int) -> int:
+        """The most steps on its data that a client with n samples takes in a round: what private training pays for."""
+        return self.task.train.steps(self.per_epoch(n))
+
+    def per_epoch(self, n: int) -> int:
+        """The batches of one pass over n samples."""
+        return -(-n // self.task.train.batch)
+
     def finish(self, client: Client) -> None:
         """Once after the last round, on every client: a client that never trained learns its personal slice."""
         if client.new and self.personal != nothing:
@@ -270,6 +280,20 @@ class OnTop(Method):
         """Tell the base which experiment it runs in, too."""
         super().bind(task)
         self.base.bind(task)
+
+    @property
+    def unbounded(self) -> str:  # type: ignore[override]
+        """The base's."""
+        return self.base.unbounded
+
+    @property
+    def presumes(self) -> str:  # type: ignore[override]
+        """The base's."""
+        return self.base.presumes
+
+    def private_steps(self, n: int) -> int:
+        """The base's."""
+        return self.base.private_steps(n)
 
     def remembers(self) -> dict[str, str]:
         """What the base remembers, and what this method adds."""

@@ -73,10 +73,15 @@ class DistFL(Method):
     def wire(self) -> Wire:
         ask = Field("whether activation statistics are wanted (models without BN)", kind="number", optional=True)
         row = Field(
-            "mean and variance of activations (models without BN)", rows=(2, "channels"), optional=True, bound=1e12
+            "mean and variance of activations (models without BN)",
+            rows=(2, "channels"),
+            optional=True,
+            bound=1e12,
+            sees="data",
         )
         mine = Field("the trained model", part=self.shared, against="w")
-        return super().wire().also({"ask": ask}, {"w": mine, "statistics": row})
+        wire = super().wire().also(up={"w": mine})
+        return wire.also({"ask": ask}, {"statistics": row}) if self.no_bn == "stats" else wire
 
     def start(self, server: Server) -> None:
         norms = bn_layers(server.model)

@@ -35,6 +35,12 @@ class Ditto(Method):
         client.memory.personal_model = client.live.copy()
         return upload
 
+    def private_steps(self, n: int) -> int:
+        """Both branches."""
+        own = self.personal_epochs
+        once = super().private_steps(n)
+        return once + (once if own is None else round(self.per_epoch(n) * own))
+
     def predictor(self, client: Client) -> nn.Module:
         """v_k; the global model for a client that never trained."""
         if "personal_model" in client.memory:

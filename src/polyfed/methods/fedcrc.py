@@ -35,8 +35,16 @@ class FedCRC(Method):
     kl_weight: float = param(1.0, "weight of the personal head's teaching", ge=0)
     per_body: Literal["global", "local"] = param("global", "the body under a personal head when it answers")
 
+    @property
+    def stages(self) -> tuple[float, float, float]:
+        """The epochs of the three stages."""
+        return self.epochs or (self.task.train.epochs,) * 3
+
+    def private_steps(self, n: int) -> int:
+        return sum(round(self.per_epoch(n) * epochs) for epochs in self.stages)
+
     def train(self, client: Client) -> Message:
-        one, two, three = self.epochs or (client.task.train.epochs,) * 3
+        one, two, three = self.stages
         client.fit(cross_entropy, epochs=one, train=body)  # 1: f under the fixed h_g, eq. 4
         h_g = client.live.get(head)
         rows = client.features("head")  # f is frozen from here on

@@ -40,8 +40,8 @@ class FederatedFeatures(Method):
         return self.m > 0
 
     def wire(self) -> Wire:
-        z = Field("mean classifier gradient of each class held", rows=("classes", "C", "h"), like="w")
-        ids = Field("which classes those are", rows=("classes",), kind="integer", below="C", distinct=True)
+        z = Field("mean classifier gradient of each class held", rows=("classes", "C", "h"), like="w", sees="data")
+        ids = Field("which those are", rows=("classes",), kind="integer", below="C", distinct=True, sees="data")
         return super().wire().also(up={"z": z, "classes": ids} if self.matches else {})
 
     def feature_fields(self) -> dict[str, Field]:

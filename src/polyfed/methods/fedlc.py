@@ -22,6 +22,7 @@ class FedLC(Method):
     """Training logits are lowered by a margin that is larger for classes the client holds less of."""
 
     edges = {"one class": "all other classes are masked while it trains, so that it teaches little"}
+    presumes = "how many samples of each class a client holds, by which its loss is calibrated"
     tau: float = param(1.0, "strength of the calibration", ge=0)
 
     def loss(self, client: Client, batch: Batch) -> Tensor:

@@ -22,6 +22,7 @@ class FedMMD(Method):
     """FedAvg whose clients keep the distribution of their features near that of the received model."""
 
     cost = "as FedAvg, and one pass of the data through the received model"
+    unbounded = "its loss compares samples with each other"
     lam: float = param(0.01, "weight of the discrepancy", ge=0)
 
     def loss(self, client: Client, batch: Batch) -> Tensor:

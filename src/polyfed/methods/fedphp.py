@@ -27,6 +27,11 @@ class Inherits(Method):
     kd_temp: float = param(4.0, "temperature of distillation", gt=0)
     lam: float = param(0.01, "share of the transfer in the loss", ge=0, le=1)
 
+    @property
+    def unbounded(self) -> str:  # type: ignore[override]
+        """The maximum mean discrepancy compares samples with each other."""
+        return "its loss compares samples with each other (method.kt=mmd)" if self.kt == "mmd" else ""
+
     def mu_k(self, client: Client) -> float:
         """mu_k = min(max(mu z / (Q T), 0), cap), z the number of earlier selections."""
         return min(max(self.mu * client.memory.get("times", 0) / client.task.expected_rounds, 0.0), self.mu_cap)
@@ -69,6 +74,8 @@ class Inherits(Method):
 )
 class FedPHP(Inherits, FedRS):
     """One stage: every step learns from data and from the inherited model; the trained model is sent."""
+
+    presumes = ""  # its loss is not restricted
 
     def train(self, client: Client) -> Message:
         client.fit(self.teach(client))

@@ -42,9 +42,9 @@ class FedProto(Method):
             "classes": Field("which classes those are", rows=("known",), kind="integer", optional=True),
         }
         up = {
-            "prototypes": Field("mean features of each class held", rows=("held", "d"), bound=1e6),
-            "classes": Field("which those are", rows=("held",), kind="integer", below="C", distinct=True),
-            "counts": Field("how many samples of each it holds", rows=("held",), kind="integer", below=2**53),
+            "prototypes": Field("mean features of each class held", rows=("held", "d"), bound=1e6, sees="data"),
+            "classes": Field("which those are", rows=("held",), kind="integer", below="C", distinct=True, sees="data"),
+            "counts": Field("how many of each", rows=("held",), kind="integer", below=2**53, sees="data"),
         }
         return Wire(down, up)
 

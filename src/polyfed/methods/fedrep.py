@@ -22,8 +22,15 @@ class FedRep(FedPer):
     )
     body_epochs: float = param(1.0, "epochs of the body", gt=0)
 
+    @property
+    def epochs_of_head(self) -> float:
+        """As given, or one less than a round has, at least 1."""
+        return self.head_epochs or max(self.task.train.epochs - 1, 1)
+
+    def private_steps(self, n: int) -> int:
+        return sum(round(self.per_epoch(n) * epochs) for epochs in (self.epochs_of_head, self.body_epochs))
+
     def train(self, client: Client) -> Message:
-        epochs = self.head_epochs or max(client.task.train.epochs - 1, 1)
-        self.local(client, on=client.features("head"), epochs=epochs, train=head)
+        self.local(client, on=client.features("head"), epochs=self.epochs_of_head, train=head)
         self.local(client, epochs=self.body_epochs, train=body)
         return self.upload(client)

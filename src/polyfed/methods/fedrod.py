@@ -46,6 +46,7 @@ class FedROD(Method):
     cost = "as FedAvg, and the steps of a second head"
     edges = {"one class": "its balanced softmax has one class left, so that the generic head learns nothing from it"}
     newcomer = "the global model, with a personal head it trains at the end"
+    presumes = "how many samples of each class a client holds, by which its loss is balanced"
     p_init: Literal["zeros", "copy"] = param("zeros", "where a personal head starts: at zero, or as the generic one")
 
     @property

@@ -22,6 +22,7 @@ class FedRS(Method):
 
     weighting = "uniform"
     edges = {"one class": "the logits of all others are scaled by alpha while it trains"}
+    presumes = "which classes a client holds, by which its loss is restricted"
     alpha: float = param(0.9, "factor of a missing class's logit", ge=0, le=1)
     rs_mode: Literal["indicator", "proportional", "fraction"] = param("indicator", "how factors follow from the counts")
     min_class_count: int = param(1, "a class with fewer local samples counts as missing", ge=1)

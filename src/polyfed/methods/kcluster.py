@@ -39,7 +39,7 @@ class KCluster(Method):
             "counters": Field("their integer buffers", rows=(self.k, "shared"), kind="integer"),
         }
         trained = Field("the trained model", part=self.shared, against="models")
-        return Wire(down, {"w": trained, "choice": Field("its cluster", kind="number", below=self.k)})
+        return Wire(down, {"w": trained, "choice": Field("its cluster", kind="number", below=self.k, sees="data")})
 
     def start(self, server: Server) -> None:
         """The first model is everybody's initial one, the others have seeds of their own."""

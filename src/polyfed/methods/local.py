@@ -1,6 +1,7 @@
 """Local: every client alone, the control that shows what federation is worth."""
 
 from collections.abc import Sequence
+from math import ceil
 
 from polyfed.message import Message, Wire
 from polyfed.methods.base import Client, Method, Server, Upload, method
@@ -21,6 +22,9 @@ class Local(Method):
 
     def send(self, server: Server, id: int) -> Message:
         return Message()
+
+    def private_steps(self, n: int) -> int:
+        return ceil(self.task.participation * self.task.train.epochs * self.per_epoch(n)) + 1
 
     def train(self, client: Client) -> Message:
         due = client.task.participation * client.task.train.epochs * client.per_epoch(client.data)

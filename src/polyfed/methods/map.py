@@ -25,6 +25,9 @@ class MAP(Inherits, FedRS):
     )
     reset_between_stages: bool = param(False, "whether the second stage starts with fresh momentum and batches")
 
+    def private_steps(self, n: int) -> int:
+        return max(super().private_steps(n), 2)  # two stages
+
     def train(self, client: Client) -> Message:
         """Algorithm 1, client procedure."""
         first, second = client.halves(self.split)

@@ -66,6 +66,10 @@ class MuPFL(FederatedFeatures, ClusterUpdates):
         return self
 
     @property
+    def unbounded(self) -> str:  # type: ignore[override]
+        return "its masks come from means over batches (method.bavd=true)" if self.bavd is True else ""
+
+    @property
     def matches(self) -> bool:
         return self.pkcf and self.m > 0
 
@@ -91,7 +95,7 @@ class MuPFL(FederatedFeatures, ClusterUpdates):
         if self.private and self.acmu:
             up["start_head"] = Field("the tuned head its training began with", part=head, like="w")
         if self.maps:
-            up["map"] = Field("its activation map", rows=("map",), bound=1.0)
+            up["map"] = Field("its activation map", rows=("map",), bound=1.0, sees="data")
         return super().wire().also(self.feature_fields(), up)
 
     def start(self, server: Server) -> None:

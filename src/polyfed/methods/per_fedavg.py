@@ -25,6 +25,7 @@ class PerFedAvg(Method):
     newcomer = "the global model after the same personal step as everybody's"
     cost = "as FedAvg: half as many steps, with two gradients each"
     edges = {"one sample": "it is both batches of a step, with BatchNorm in eval mode, and the client is not tested"}
+    unbounded = "its step (maml) is not sgd"
     meta_lr: float = param(0.05, "learning rate beta of the global model", gt=0)
     inner_lr: float | None = param(None, "learning rate alpha of the personal step; by default the run's", gt=0)
     personalise: Literal["one_step", "epochs"] = param(

@@ -22,6 +22,7 @@ class PFedMe(Method):
     newcomer = "the global model: it has no personal one yet"
     cost = "`inner` times FedAvg: so many gradients on every batch"
     keeps = {"personal_model": "the personal model theta_k of its last step"}
+    unbounded = "its step (moreau) is not sgd"
     inner: int = param(5, "steps on each batch that look for the personal model", ge=1)
     lr: float = param(0.01, "learning rate of those steps", gt=0)
     lam: float = param(15.0, "how close the personal model stays to the local one", gt=0)

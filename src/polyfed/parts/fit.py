@@ -37,6 +37,11 @@ def balanced(samples: Samples, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(rng.choice(len(y), size=len(y), p=(1 / counts[y]) / np.count_nonzero(counts)))
 
 
+def poisson(samples: Samples, rng: np.random.Generator) -> Tensor:
+    """Not an order: every batch holds each sample with the same chance, whatever the others hold (see `Poisson`)."""
+    raise TypeError("batches=poisson are drawn one by one and have no order")
+
+
 @dataclass
 class Tally:
     """What a client's fits did, for its report."""
@@ -110,6 +115,34 @@ def on_plateau(losses: Sequence[Tensor], first: int, patience: int) -> bool:
         return False
     means = torch.stack(list(losses[first:])).view(-1, patience).mean(1)
     return bool(means[-1] >= means[:-1].min())
+
+
+class Poisson(Stream):
+    """Batches for private steps: every sample is in each with the chance q = min(1, B / n), by a mask keyed by step.
+
+    A batch may be empty.
+    """
+
+    def __init__(self, samples: Samples, size: int, draw: Draw, augment: Augment | None):
+        super().__init__(samples, size, poisson, draw, augment)
+        self.chance = sampling_rate(len(samples), size)
+
+    def positions(self, most: int) -> Tensor:
+        """The positions of the next batch."""
+        mask = self.draw(self._epoch).random(len(self.samples)) < self.chance
+        self._epoch += 1
+        return torch.from_numpy(np.flatnonzero(mask)).to(self.samples.rows.device)
+
+    def __next__(self) -> tuple[Tensor, Tensor, Tensor]:
+        index = self.positions(1)
+        x, y = self.samples.take(index)
+        augments = self.augment is not None and self.samples.cut is None and len(index) > 0
+        return self.augment(x) if augments and self.augment else x, y, index
+
+
+def sampling_rate(n: int, batch: int) -> float:
+    """q: the chance with which a sample is in a Poisson batch that holds so many on average."""
+    return min(1.0, batch / n)
 
 
 class Fit:
@@ -217,11 +250,15 @@ class Fit:
         self.tally.samples += len(batch)
         if any(g is None for g in found):
             found = tuple(torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True))
-        if self.correct is not None:
-            self.trained.gather(found)
-            self.correct(self.trained.grad)
-            return self.trained.views
-        return found
+        return self.corrected(found)
+
+    def corrected(self, found: Grads) -> Grads:
+        """A gradient with the terms in parameters added."""
+        if self.correct is None:
+            return found
+        self.trained.gather(found)
+        self.correct(self.trained.grad)
+        return self.trained.views
 
     def moved(self) -> None:
         """Count a step and tell the layers in training that listen."""

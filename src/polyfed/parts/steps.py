@@ -1,8 +1,10 @@
 """A step is a value that takes batches from a fit and moves the weights.
 
-`sgd` and `adam` are steps; `maml(alpha)` and `moreau(k, lam, lr)` make one. All descend at the rate of the fit.
+`sgd` and `adam` are steps; `maml(alpha)`, `moreau(k, lam, lr)` and `private(clip, noise, draw)` make one. All descend
+at the rate of the fit.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,7 +13,8 @@ from torch import Tensor
 from torch.optim import adam as torch_adam
 
 from polyfed.errors import UsageError
-from polyfed.params import Params
+from polyfed.params import Params, Slice
+from polyfed.parts.per_example import clipped_sum
 
 if TYPE_CHECKING:
     from polyfed.parts.fit import Fit
@@ -141,8 +144,56 @@ class Moreau:
         sgd.descend(fit, torch._foreach_mul(away, self.lam))
 
 
+@dataclass(frozen=True)
+class Private:
+    """DP-SGD (Abadi et al. 2016): g = (sum_i g_i min(1, C / |g_i|) + N(0, (sigma C)^2)) / (q n), then as `sgd`.
+
+    The norm |g_i| is over all trained weights together. Corrections, momentum and decay act on g, which is private
+    already. The guarantee needs Poisson batches: an empty one is a step of noise.
+    """
+
+    clip: float  # C
+    noise: float  # sigma
+    draw: Callable[[Tensor], Tensor]  # standard normal noise of a tensor's shape
+
+    def __post_init__(self) -> None:
+        _numbers("private(clip, noise, draw)", self.clip, self.noise)
+
+    def __call__(self, fit: "Fit") -> None:
+        """Take one batch and descend on its private gradient."""
+        batch = fit.next()
+        if batch is None:
+            raise UsageError("a private step skips no batch, and batch normalisation would: use a model without it")
+        found = clipped_sum(fit, batch, self.clip)
+        expected = min(fit.stream.size, len(fit.stream.samples))  # q n
+        if self.noise:
+            noise = [self.draw(value) for value in found.sums]
+            torch._foreach_add_(found.sums, noise, alpha=self.noise * self.clip)
+        fit.tally.samples += len(batch)
+        fit.last_loss = found.losses.mean() if len(batch) else torch.zeros(())  # nobody's loss: a step of noise
+        sgd.descend(fit, fit.corrected(torch._foreach_div(found.sums, expected)))
+
+
+@dataclass(frozen=True)
+class Within:
+    """`sgd`, after which a slice of the live model is brought back to a distance from a centre, if it is farther."""
+
+    centre: Params
+    part: Slice
+    radius: float
+
+    def __call__(self, fit: "Fit") -> None:
+        """Take one step, then shorten the way from the centre."""
+        sgd(fit)
+        live, (middle, _) = fit.resident.params, self.centre.get(self.part)
+        away = live.get(self.part)[0] - middle
+        length = float(torch.linalg.vector_norm(away))
+        if length > self.radius:
+            live.put(self.part, middle + away * (self.radius / length))
+
+
 sgd, adam = Sgd(), Adam()
-maml, moreau = Maml, Moreau
+maml, moreau, private = Maml, Moreau, Private
 
 
 def _clipped(d: Grads, longest: float) -> Grads:

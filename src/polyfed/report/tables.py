@@ -10,6 +10,7 @@ from typing import Any
 from polyfed.comparison.folder import Found
 from polyfed.comparison.values import word
 from polyfed.errors import UsageError
+from polyfed.measure.guarantee import privacy_sentence
 from polyfed.measure.paired import FEWEST_SEEDS, LEVEL, by_client, by_seed, differences
 from polyfed.measure.seconds import PHASES, outside_training, phases_in_words
 from polyfed.report.forms import BEST, SECOND, Entry, Rows, Table
@@ -149,7 +150,7 @@ def comparison_table(
             labels = {"method": row, **said, "seeds": len(runs)}
             table.numbers.append(labels | _numbers(scores[row], columns, baseline is not None))
             everything += scores[row]
-    notes = [*_shared(found), *_remarks(found), *notes]
+    notes = [*_private(found), *_shared(found), *_remarks(found), *notes]
     table.legend = [*_legend(baseline, everything), *_unfinished(found), *_sampled(found), *_times(found), *notes]
     return table
 
@@ -247,6 +248,15 @@ def _shared(found: Sequence[Found]) -> list[str]:
             takes[one.row] = rows.get(run, run)
     said = "; ".join(f"{as_written(row)} takes its rounds from {as_written(base)}" for row, base in takes.items())
     return [f"{said}: they are made once, and count in the bytes and seconds of both"] if said else []
+
+
+def _private(found: Iterable[Found]) -> list[str]:
+    """What each run's privacy is worth, once for all runs of which the same can be said."""
+    said: dict[str, list[str]] = {}
+    for one in found:
+        if sentence := privacy_sentence(one.summary.get("privacy")):
+            said.setdefault(sentence, []).append(one.row)
+    return [f"{', '.join(dict.fromkeys(names))}: {sentence}" for sentence, names in said.items()]
 
 
 def _unfinished(found: Iterable[Found]) -> list[str]:

@@ -11,6 +11,7 @@ from torch import nn
 
 from polyfed.config import Tree, flatten, write_yaml
 from polyfed.engine.run_folder import RunFolder
+from polyfed.measure.guarantee import privacy_sentence
 from polyfed.models.base import bn_modules
 from polyfed.use.predictor import Predictor
 
@@ -51,6 +52,7 @@ def card(folder: RunFolder, config: Tree, client: int | None, predictor: Predict
         *_class_lines(predictor),
         "\n## Numbers\n",
         *_number_lines(folder, client),
+        *_privacy_lines(summary, config),
         "\n## How it was trained\n",
         "```yaml",
         write_yaml({key: _short(value) for key, value in flatten(config).items() if _tells(key, value)}) + "```\n",
@@ -132,6 +134,17 @@ def _number_lines(folder: RunFolder, client: int | None) -> Iterator[str]:
         cells = [measure, *cells, row.get("samples", "–"), row["round"], MEASURES.get(measure, measure)]
         yield f"| {' | '.join(cells)} |"
     yield "\nbalanced: mean recall over classes; head, mid, tail: mean recall of the frequent, middle and rare third."
+
+
+def _privacy_lines(summary: Mapping[str, Any], config: Tree) -> Iterator[str]:
+    """What its privacy is worth; of a model that was tuned at the end, that it is worth nothing."""
+    told = summary.get("privacy")
+    if told is None and config.get("privacy", {}).get("name", "none") == "none":
+        return
+    yield "\n## Privacy\n"
+    yield privacy_sentence(told) or "The run is not finished: what was spent is in its privacy.csv."
+    if told and any("finish" in each for each in told["outside"]):
+        yield "A model tuned on the client's data after the last round is outside the guarantee: keep it there."
 
 
 def _rows(folder: RunFolder, table: str) -> Iterator[dict[str, str]]:

@@ -18,20 +18,29 @@ class _ReadOnly(RunFolder):
     def say(self, text: str) -> None: ...
 
 
-def replay(config: Config, folder: RunFolder, client: int | None) -> Predictor:
-    """The predictor of a client, or the global one, as the newest checkpoint has it."""
-    if not folder.checkpoints():
+def restored(config: Config, folder: RunFolder, client: int | None, fresh: bool = False) -> Run:
+    """A run as its newest checkpoint has it, or as it began, to be looked into; nothing is written to its folder."""
+    if not folder.checkpoints() and not fresh:
         raise DataError(f"the run at '{folder.path}' has no checkpoint yet")
     run = Run(config, _ReadOnly(folder.path), Serial(), Silent())
     run.prepare()
-    run.restore()
+    if fresh:
+        run.method.start(run.server)
+    else:
+        run.restore()
+    if client is not None and client not in run.server.clients:
+        raise UsageError(f"there is no client {client}; the run has clients 0 to {len(run.server.clients) - 1}")
+    return run
+
+
+def replay(config: Config, folder: RunFolder, client: int | None) -> Predictor:
+    """The predictor of a client, or the global one, as the newest checkpoint has it."""
+    run = restored(config, folder, client)
     if client is None:
         model = run.method.global_predictor(run.server)
         if model is None:
             raise UsageError(f"method '{run.method.name}' has no global model; ask for a client's")
         return predictor_of(run.world, model)
-    if client not in run.server.clients:
-        raise UsageError(f"there is no client {client}; the run has clients 0 to {len(run.server.clients) - 1}")
     job = run.jobs("evaluate", config.rounds + 1, [client])[0]
     ready = run.world.client(job, run.store.get(client, job.version))
     run.method.adapt(ready)

@@ -1,17 +1,47 @@
 """The client as a method sees it: its data, its memory and what it received."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from polyfed.data.samples import Samples
+from polyfed.errors import UsageError
 from polyfed.message import Bundle, Memory
 from polyfed.methods.sites.site import Site, Task
 from polyfed.params import Params, body, trunk
-from polyfed.parts.fit import Augment, Loss
+from polyfed.parts.fit import Augment, Loss, poisson, shuffled
 from polyfed.parts.resident import Batch, Cut, Frozen, Resident, in_batches
+from polyfed.parts.steps import Step, sgd
+
+
+@dataclass
+class PrivateFits:
+    """What stands for plain SGD in every fit of a client, so that its training is private."""
+
+    step: Step
+    most: int | None  # steps that are paid for; None: any number
+    masks: Callable[[], np.random.Generator] | None = None  # secret chance for batches; None: keyed
+    poisson: bool = True  # whether batches are Poisson's
+
+    def options(self, client: "Client", on: Samples, given: dict[str, Any]) -> dict[str, Any]:
+        """The options of a fit with the private step; a fit that this cannot protect is refused."""
+        rule = given.get("rule") or client.task.train
+        if given.get("step", sgd) is not sgd:
+            raise UsageError("a private fit descends by sgd, and this one has a step of its own")
+        if given.get("patience") is not None:
+            raise UsageError("a private fit has a fixed number of steps, and this one ends when its loss stops falling")
+        if not self.poisson:
+            return {**given, "step": self.step}
+        if given.get("batches", shuffled) is not shuffled:
+            raise UsageError("a private fit draws its batches itself, and this one asks for an order of its own")
+        if len(on) != client.n or (given.get("batch") or rule.batch) != client.task.train.batch:
+            raise UsageError("a private fit is on all of a client's samples, in batches of train.batch")
+        return {**given, "step": self.step, "batches": poisson}
 
 
 class Client(Site):
@@ -34,6 +64,7 @@ class Client(Site):
         self.shared = received.get("w", resident.initial)
         self.new = len(memory) == 0
         self.scratch: Any = Bundle()  # what the hooks pass to each other; it is dropped when the work ends
+        self.private: PrivateFits | None = None
         self._features: dict[str, tuple[Tensor, Samples]] = {}
 
     @property
@@ -48,7 +79,21 @@ class Client(Site):
 
     def fit(self, loss: Loss, on: Samples | None = None, **options: Any) -> int:  # type: ignore[override]
         """The one training loop on this client's data (or `on`); gives the steps taken."""
-        return super().fit(loss, self.data if on is None else on, **options)
+        on = self.data if on is None else on
+        if self.private is None or len(on) == 0:
+            return super().fit(loss, on, **options)
+        taken = super().fit(loss, on, **self.private.options(self, on, options))
+        if self.private.most is not None and self.steps > self.private.most:
+            raise UsageError(
+                f"{self.steps} private steps in one round, and {self.private.most} are paid for: the method's "
+                "private_steps must say how many it takes"
+            )
+        return taken
+
+    def masks(self, purpose: str, *where: int) -> np.random.Generator:
+        """The chance that decides a Poisson batch: keyed, or secret between real sites."""
+        secret = self.private.masks if self.private is not None else None
+        return secret() if secret is not None else self.draw(purpose, *where)
 
     def load(self, params: Params) -> None:
         """Make these the live values."""

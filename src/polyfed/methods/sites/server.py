@@ -1,6 +1,6 @@
 """The server as a method sees it: the shared model, its state, what it knows about the clients, and their uploads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,7 @@ class Server(Site):
         self.clients, self.weighting, self.slice = {c.id: c for c in clients}, weighting, shared
         self.state = State()
         self.shared = resident.initial.copy()
+        self.averaged: Callable[[Server, Sequence[Upload]], Params] | None = None  # privacy=user: a noisy mean
         self.records: dict[str, np.ndarray] = {}
         self.said: list[str] = []
 
@@ -82,6 +83,8 @@ class Server(Site):
 
     def average(self, uploads: Sequence[Upload], name: str = "w", weighting: str | None = None) -> Any:
         """The weighted average of a field; for the model's slice, the shared model with that slice replaced."""
+        if self.averaged is not None:
+            return self.averaged(self, uploads)
         rows = [u.message[name] for u in uploads]
         if not isinstance(rows[0], Tensor):
             return mean_number(rows, [u.n for u in uploads], weighting or self.weighting)

@@ -12,7 +12,7 @@ from polyfed.data.samples import Samples
 from polyfed.message import digest_of
 from polyfed.models.base import Net
 from polyfed.params import Params, Slice, everything
-from polyfed.parts.fit import Augment, Correct, Fit, Loss, Order, Stream, Tally, shuffled
+from polyfed.parts.fit import Augment, Correct, Fit, Loss, Order, Poisson, Stream, Tally, poisson, shuffled
 from polyfed.parts.losses import LogitLoss
 from polyfed.parts.resident import Batch, Frozen, Resident
 from polyfed.parts.steps import Step, sgd
@@ -135,7 +135,8 @@ class Site:
             steps: How many steps; by default those of `epochs`.
             epochs: How many passes; by default what `rule` says.
             train: The slice that is trained, or a list of tensors that are no part of the model; the rest is frozen.
-            batches: The order of the samples in an epoch: `shuffled` or `balanced`.
+            batches: The order of the samples in an epoch: `shuffled` or `balanced`; with `poisson` each batch is
+                drawn for itself.
             batch: The samples in a batch; by default what `rule` says.
             step: What moves the weights.
             correct: Terms in parameters: changes the flat gradient in place before each step.
@@ -200,4 +201,10 @@ class Site:
         purpose = key if on.cut is None else f"{key}-{on.cut}"
         number = self._fits.get(purpose, 0)
         self._fits[purpose] = number + 1
+        if order is poisson:
+            return Poisson(on, batch, lambda step: self.masks(purpose, number, step), self._augment)
         return Stream(on, batch, order, lambda epoch: self.draw(purpose, number, epoch), self._augment)
+
+    def masks(self, purpose: str, *where: int) -> np.random.Generator:
+        """The chance that decides a Poisson batch."""
+        return self.draw(purpose, *where)

@@ -15,10 +15,12 @@ from polyfed.data.sources.base import Dataset
 from polyfed.engine.flower.deploy.layout import RUN, Site, check_disclose
 from polyfed.engine.flower.deploy.schema import COUNTS, own_data, own_federation, schema_of
 from polyfed.engine.flower.node import client_app, do
+from polyfed.engine.ledger import charge_site
 from polyfed.engine.memory import MemoryStore, write_file
 from polyfed.engine.parent import end_with
 from polyfed.engine.work import Job, Outcome, World, device_of
 from polyfed.errors import DataError, UsageError
+from polyfed.files import Place
 from polyfed.message import digest_of
 
 KEPT = "job.safetensors"  # what the site was sent last to be evaluated: with its memory, its model
@@ -30,11 +32,11 @@ def introduce(order: dict[str, Any], context: Context) -> dict[str, Any]:
     site = _site(context)
     config = _config(site, order)
     dataset = own_data(config, site)
-    told = disclosed(site, order)
+    told = "n" if config.privacy.hides_counts else disclosed(site, order)
     said = {"site": site.name, **schema_of(dataset, told).to_record()}
     if site.name not in order["sites"]:
         return said  # the server tells it that it does not belong
-    world = World(config, own_federation(config, dataset, site.name, order), device_of(config.device))
+    world = World(config, own_federation(config, dataset, site.name, order), device_of(config.device), secret=True)
     hello = world.do(Job("hello", order["sites"].index(site.name), 0), None)
     if hello.error:
         raise DataError(hello.error)
@@ -59,11 +61,20 @@ def work(job: Job, order: dict[str, Any], context: Context) -> Outcome:
     if world.resident.layout.digest() != order["layout"] or world.resident.initial.digest() != order["params"]:
         raise DataError(f"site '{site.name}' builds another model than the server: are the versions the same?")
     _check_memory(store, job, order["digest"])
+    if job.kind == "train":
+        n = len(world.federation.clients[job.client].train)
+        charge_site(world.privacy, world.setting, n, job.client, _account(site, order))
     outcome = do(world, job, store)
     store.prune({job.client: job.round}, *({job.client: version} for version in order["keep"]))
     if job.kind == "evaluate" and not outcome.error:
         _keep(site, job, order)
     return outcome
+
+
+def _account(site: Site, order: dict[str, Any]) -> Place:
+    """Where this site keeps what a run's privacy has cost it; beside its memories, which come and go."""
+    store = store_of(site, order)
+    return Place.of(site.memory) / f"{store.folder.name}.privacy.json"
 
 
 def _check_memory(store: MemoryStore, job: Job, digest: str) -> None:
@@ -90,7 +101,8 @@ def world_of(site: Site, order: dict[str, Any]) -> World:
     """The world of this site: its own data, under the config that the order names."""
     config = _config(site, order)
     dataset: Dataset = own_data(config, site)
-    return World(config, own_federation(config, dataset, site.name, order), device_of(config.device))
+    federation = own_federation(config, dataset, site.name, order)
+    return World(config, federation, device_of(config.device), secret=True)
 
 
 def store_of(site: Site, order: dict[str, Any]) -> MemoryStore:

@@ -232,7 +232,7 @@ class Sites(OverGrid):
 
     def world(self, config: Config) -> World:
         """Build the world as the server sees it: the model and the names, but no data."""
-        world = World(config, schema.server_federation(config, self.schema, self.names))
+        world = World(config, schema.server_federation(config, self.schema, self.names), secret=True)
         self.common |= {"params": world.resident.initial.digest(), "layout": world.resident.layout.digest()}
         return world
 

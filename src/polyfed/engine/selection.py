@@ -1,0 +1,29 @@
+"""Which clients a round asks: a function of seed, round and attempt, the same on every site."""
+
+from collections.abc import Sequence
+
+from polyfed import rng
+from polyfed.config import Config
+
+
+def drawn(config: Config, everybody: Sequence[int], number: int, attempt: int) -> list[int]:
+    """The clients of an attempt at a round, in order; where each is drawn for itself it may be nobody."""
+    draw = rng.generator(config.seed, "select", number, attempt)
+    if config.sampling == "bernoulli":
+        chosen = [k for k in everybody if draw.random() < config.participation]
+        if chosen or config.privacy.empty_rounds:
+            return chosen
+        return [everybody[int(draw.integers(len(everybody)))]]
+    count = max(1, round(config.participation * len(everybody)))
+    return sorted(int(k) for k in draw.choice(everybody, size=count, replace=False))
+
+
+def most_appearances(config: Config, everybody: Sequence[int]) -> int:
+    """In how many rounds the client is asked that is asked most often, if no round is drawn again."""
+    if config.method.everyone or config.participation == 1:
+        return config.rounds
+    counts = dict.fromkeys(everybody, 0)
+    for number in range(1, config.rounds + 1):
+        for client in drawn(config, everybody, number, 0):
+            counts[client] += 1
+    return max(counts.values())

@@ -1,0 +1,1 @@
+"""What can go wrong: attacks, defences, privacy, audit; methods never import it."""

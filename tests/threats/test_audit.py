@@ -1,0 +1,101 @@
+"""The leakage audit: labels and images from one upload, and what the personal part and noise hide."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import nn
+
+from polyfed.errors import UsageError
+from polyfed.models.base import Net
+from polyfed.threats.audit import Search, Seen, decibels, hits, images_of, labels_of, psnr, variation
+
+
+def net_of(classes: int = 4) -> Net:
+    torch.manual_seed(0)
+    trunk = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Sigmoid())
+    return Net(trunk, nn.Identity(), nn.Linear(32, classes))
+
+
+def seen_of(net: Net, x: torch.Tensor, y: torch.Tensor, part: str = "") -> Seen:
+    gradients = torch.autograd.grad(F.cross_entropy(net(x), y), list(net.parameters()))
+    names = [name for name, _ in net.named_parameters()]
+    return Seen(net, {n: g for n, g in zip(names, gradients, strict=True) if n.startswith(part)})
+
+
+def test_labels_follow_from_the_heads_gradient() -> None:
+    net, x = net_of(), torch.rand(3, 1, 8, 8)
+    for label in range(4):
+        assert labels_of(seen_of(net, x[:1], torch.tensor([label])), 1) == [label]
+    found = labels_of(seen_of(net, x, torch.tensor([3, 0, 2])), 3)
+    assert found is not None
+    assert sorted(found) == [0, 2, 3]
+    assert labels_of(seen_of(net, x, torch.tensor([3, 0, 2]), "trunk."), 3) is None
+    assert hits([1, 1, 2], [1, 2, 2]) == 2
+
+
+def test_the_image_is_the_one_with_that_gradient() -> None:
+    net, x = net_of(), torch.rand(1, 1, 8, 8)
+    seen = seen_of(net, x, torch.tensor([2]))
+    bounds = torch.zeros(1, 8, 8), torch.ones(1, 8, 8)
+    found, cosine = images_of(seen, [2], (1, 1, 8, 8), bounds, Search(200, tv=0.0))
+    assert cosine > 0.999
+    assert psnr(found, x)[0] > 30
+    hidden, _ = images_of(seen_of(net, x, torch.tensor([2]), "head."), [2], (1, 1, 8, 8), bounds, Search(50))
+    assert psnr(hidden, x)[0] < psnr(found, x)[0] - 10
+
+
+def test_decibels_and_pairs() -> None:
+    a, b = torch.zeros(1, 1, 2, 2), torch.full((1, 1, 2, 2), 0.1)
+    assert psnr(a, b)[0] == pytest.approx(20.0, abs=1e-4)
+    two = torch.cat([a, torch.ones_like(a)])
+    assert psnr(two.flip(0), two) == [100.0, 100.0]
+    assert len(psnr(two[:1], two)) == 1  # the nearest of several
+    assert decibels(1.0) == 0
+    assert float(variation(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]]))) == 1.0
+
+
+def test_an_audit_of_a_run(trial, cli) -> None:
+    """One image of a plain mlp is read; a personal head hides its label; noise hides the image."""
+    result = trial({"rounds": 1, "model.width": 0.2})
+    before = result.summary["fingerprint"]
+    said = cli("audit", str(result.path), "--client", "1", "--steps", "200", "--tv", "0", "--fresh", "--json")
+    assert said.code == 0, said.err
+    told = json.loads(said.out)
+    assert told["one_step"]["psnr"][0] > 30
+    assert told["one_step"]["label_hits"] == 1
+    assert told["one_step"]["psnr"][0] > told["grey_psnr"][0] + 10
+    assert told["one_step"]["psnr"][0] > told["usual"]["psnr"][0]
+    names = sorted(path.name for path in (result.path / "audit").iterdir())
+    assert names == [f"client-1{end}" for end in ("-one-step.png", "-originals.png", "-usual.png", ".json")]
+    assert Image.open(result.path / "audit" / "client-1-originals.png").height >= 64
+    assert result.summary["fingerprint"] == before
+    text = cli("audit", str(result.path), "--client", "1", "--steps", "2")
+    assert "one step on one batch: labels" in text.out
+    assert "round 2" in text.out
+
+
+def test_what_is_hidden(trial) -> None:
+    pytest.importorskip("opacus", reason="skipped: no opacus")
+    steps = 60
+    personal = trial({"rounds": 1, "method.name": "fedper"}).audit(0, steps=steps)
+    assert personal["one_step"]["labels"] == "hidden: the head is personal"
+    assert personal["personal"] == "head"
+    noisy = trial({"rounds": 1, "privacy.name": "dp-sgd", "privacy.noise": 1.0}).audit(0, steps=steps, fresh=True)
+    plain = trial({"rounds": 1}).audit(0, steps=steps, fresh=True)
+    assert noisy["one_step"]["psnr"][0] < plain["one_step"]["psnr"][0] - 3
+    assert "sends no model" in trial({"rounds": 1, "method.name": "local"}).audit(0)["note"]
+
+
+def test_wrong_uses_of_an_audit(trial) -> None:
+    result = trial.kept({"rounds": 1})
+    with pytest.raises(UsageError, match="there is no client 9"):
+        result.audit(9)
+    with pytest.raises(UsageError, match="ask for 1 to"):
+        result.audit(0, images=10_000)
+    (result.path / "deploy.json").write_text("{}")
+    with pytest.raises(UsageError, match="real sites are not here"):
+        result.audit(0)
+    (result.path / "deploy.json").unlink()
