@@ -69,7 +69,14 @@ class Ground:
         self.finished, self.stopped, self.comparison = (base / name for name in ("finished", "stopped", "comparison"))
         words = [f"{key}={_word(value)}" for key, value in TINY.items()]
         for command in (
-            ["run", "method=fedper", *words, "rounds=2", "--out", str(self.finished)],
+            [
+                "run",
+                "method=fedper",
+                *(word for word in words if not word.startswith("rounds=")),
+                "rounds=2",
+                "--out",
+                str(self.finished),
+            ],
             ["compare", "methods=[fedavg,fedper]", *words, "--out", str(self.comparison)],
         ):
             said = command_line(command)

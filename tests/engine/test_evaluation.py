@@ -34,7 +34,7 @@ def test_where_the_whole_is_dear_a_sample_is_taken_and_told(tiny, tmp_path, few)
     assert result.summary["tested"] == {"global": WHOLE, "personal_classes": 50}
     assert (result.counts()["final_classes"].sum(2) == 5).all(), "equally many of each class"
     assert "PA_cls is measured on 50 of the 359 samples" in (result.path / "log.txt").read_text()
-    assert "PA_cls on 50 of the 359 samples of the global test set, equally many of each class: local" in result.table()
+    assert "PA_cls on 50 of the 359 samples of the global test set, equally many of each class: Local" in result.table()
 
 
 def test_a_shared_body_makes_the_whole_cheap(tiny, tmp_path, few):

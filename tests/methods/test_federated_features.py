@@ -12,7 +12,7 @@ from polyfed.config import Train
 from polyfed.methods.creff import CReFF
 from polyfed.methods.federated_features import FederatedFeatures
 from polyfed.params import body, head
-from polyfed.parts import invert
+from polyfed.parts import match
 
 RULES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -44,8 +44,8 @@ def test_a_gradient_is_the_mean_over_draws_of_b_real_samples(
 ) -> None:
     """Four samples of each class, more than one draw takes."""
     taken: list[Tensor] = []
-    real = invert.drawn
-    monkeypatch.setattr(invert, "drawn", lambda *given: taken.append(real(*given)) or taken[-1])
+    real = match.drawn
+    monkeypatch.setattr(match, "drawn", lambda *given: taken.append(real(*given)) or taken[-1])
     bench = Bench(CReFF(m=2, b_real=b_real, draws=draws))
     client = bench.client()
     bench.method.take_gradients(client)
@@ -66,8 +66,8 @@ def test_a_gradient_is_the_mean_over_draws_of_b_real_samples(
 
 def test_other_clients_and_rounds_draw_other_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Tensor] = []
-    real = invert.drawn
-    monkeypatch.setattr(invert, "drawn", lambda *given: taken.append(real(*given)) or taken[-1])
+    real = match.drawn
+    monkeypatch.setattr(match, "drawn", lambda *given: taken.append(real(*given)) or taken[-1])
     bench = Bench(CReFF(m=2, b_real=3, draws=9))
     for id, round in ((0, 1), (0, 1), (1, 1), (0, 2)):
         client = bench.client(id)

@@ -17,10 +17,10 @@ def test_every_fit_of_a_head_on_features_is_in_closed_form(
     on_features, descended = [], []
     run, descend = Fit.run, closed_form.descend
 
-    def running(self: Fit, steps: int, step: Any) -> int:
+    def running(self: Fit, steps: int, *given: Any) -> int:
         if self.stream.samples.cut == "head":
             on_features.append(steps)
-        return run(self, steps, step)
+        return run(self, steps, *given)
 
     def descending(fit: Fit, steps: int) -> None:
         descended.append(steps)
