@@ -23,7 +23,7 @@ HOOKS = {"train", "local", "fit", "merge", "loss", "correct", "upload", "send", 
 HOME = Path(polyfed.methods.base.__file__).parent
 FILES = sorted(HOME.glob("*.py"))
 HOSTS = {"base.py", "sites.py", "__init__.py"}  # not methods: what methods stand on
-LONGER = {"distfl": 136}  # it may only shrink
+LONGER = {"distfl": 131}  # it may only shrink
 EVEN = {"weighting": "uniform"}
 
 

@@ -72,13 +72,8 @@ class DistFL(Method):
 
     def wire(self) -> Wire:
         ask = Field("whether activation statistics are wanted (models without BN)", kind="number", optional=True)
-        row = Field(
-            "mean and variance of activations (models without BN)",
-            rows=(2, "channels"),
-            optional=True,
-            bound=1e12,
-            sees="data",
-        )
+        words, shape = "mean and variance of activations (models without BN)", (2, "channels")
+        row = Field(words, rows=shape, optional=True, bound=1e12, sees="data")
         mine = Field("the trained model", part=self.shared, against="w")
         wire = super().wire().also(up={"w": mine})
         return wire.also({"ask": ask}, {"statistics": row}) if self.no_bn == "stats" else wire
