@@ -176,7 +176,7 @@ rows_of = st.lists(
 any_rule = st.sampled_from(RULES)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(any_rule, rows_of, st.integers(-20, 20).map(float))
 def test_a_shift_of_everything_shifts_the_result(name: str, rows: list[list[float]], by: float) -> None:
     if name == "gra":
@@ -185,7 +185,7 @@ def test_a_shift_of_everything_shifts_the_result(name: str, rows: list[list[floa
     assert torch.allclose(moved, judged(name, rows, f=1).mean + by, atol=2e-3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(any_rule, st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=2), st.integers(3, 9))
 def test_equal_rows_give_that_row(name: str, row: list[float], n: int) -> None:
     found, right = judged(name, [row] * n, f=1, **({"tau": 1e6} if "clip" in name else {})).mean, torch.tensor(row)
@@ -193,7 +193,7 @@ def test_equal_rows_give_that_row(name: str, row: list[float], n: int) -> None:
     assert ((found - right).abs() <= ulp * (4 if "clip" in name else 1)).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(rows_of)
 def test_rules_that_assume_nobody_are_the_mean(rows: list[list[float]]) -> None:
     mean = torch.tensor(rows).mean(0)
@@ -208,7 +208,7 @@ def test_rules_that_assume_nobody_are_the_mean(rows: list[list[float]]) -> None:
     assert torch.equal(judged("gra", rows, groups=1).mean, judged("median", rows).mean)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(rows_of, st.randoms(use_true_random=False))
 def test_coordinate_rules_do_not_know_who_is_who(rows: list[list[float]], chance: Any) -> None:
     other = list(rows)
@@ -217,7 +217,7 @@ def test_coordinate_rules_do_not_know_who_is_who(rows: list[list[float]], chance
         assert torch.equal(judged(name, rows, f=2).mean, judged(name, other, f=2).mean)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(rows_of, st.sampled_from(["median", "trimmed-mean"]), st.booleans())
 def test_coordinate_rules_stay_in_the_honest_range(rows: list[list[float]], name: str, first: bool) -> None:
     f = (len(rows) - 3) // 4
@@ -228,7 +228,7 @@ def test_coordinate_rules_stay_in_the_honest_range(rows: list[list[float]], name
     assert (found <= honest.max(0).values).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(rows_of, st.sampled_from(["krum", "multi-krum", "bulyan", "geometric-median", "dnc"]))
 def test_a_few_rows_far_away_do_not_move_the_result(rows: list[list[float]], name: str) -> None:
     f = (len(rows) - 3) // 4

@@ -5,7 +5,7 @@ the weights of the fields that are measured against a model sent down; float buf
 a boosted variance would turn negative. In rounds without an attack an attacker is honest, on clean data.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Annotated, Any, ClassVar, Literal
@@ -211,7 +211,7 @@ class LabelFlip(DataAttack):
         chosen = self.chosen(np.arange(len(samples)), seed, client)
         if not len(chosen):
             return samples
-        made = _own_pool(samples)
+        made = _own_pool(samples, read=True)
         table = torch.from_numpy(np.append(self.map(classes, seed), 0)).to(made.y.device)
         labels = made.pool.y[chosen]
         known = labels < classes  # a label outside the classes (void pixels) stays
@@ -262,13 +262,13 @@ class Backdoor(DataAttack):
         return float(stamped[others, self.target].sum() / total) if total else None
 
 
-def _own_pool(samples: Samples) -> Samples:
-    """The same samples in a pool of their own, which may be written to."""
-    pool = samples.pool
-    made = Pool(
-        pool.rows(samples.rows).clone(memory_format=torch.preserve_format), samples.y.clone(), pool.mean, pool.std
-    )
-    return Samples(made, torch.arange(len(samples), device=samples.rows.device), samples.cut)
+def _own_pool(samples: Samples, read: bool = False) -> Samples:
+    """The same samples in a pool of their own, which may be written to; `read`: batches may still be read anew."""
+    pool, rows, anew = samples.pool, samples.rows, samples.anew
+    x = pool.rows(rows).clone(memory_format=torch.preserve_format)
+    made = Pool(x, samples.y.clone(), pool.mean, pool.std)
+    again = (lambda chosen: anew(rows[chosen])) if read and anew is not None else None
+    return Samples(made, torch.arange(len(samples), device=rows.device), samples.cut, again)
 
 
 def _stamp(x: Tensor, chosen: Tensor) -> None:
@@ -377,10 +377,3 @@ def _by_blocks(rows: Sequence[Tensor], rule: Any) -> Tensor:
 
     in_chunks(over, ranges(len(made), BLOCK, len(made)))
     return made
-
-
-def success_of(spec: Any, tables: Mapping[str, np.ndarray], seed: int) -> float | None:
-    """The success rate of an attack from its tables: "threat" of the test set, "stamped" of the same with triggers."""
-    if "threat" not in tables:
-        return None
-    return spec.success(tables["threat"], tables.get("stamped"), seed)

@@ -7,7 +7,7 @@ the uploads of one average as a `Case`. docs/threats.md says which rule helps ag
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from polyfed import rng
 from polyfed.message import State
 from polyfed.params import Layout, Slice, head
+from polyfed.parts.chunks import in_chunks, ranges
 from polyfed.parts.cluster import embedding, group_fixed, inner_products
 from polyfed.registry import Registry, Spec, param
 from polyfed.threats import robust
@@ -121,7 +122,7 @@ class Verdict:
 
     mean: Tensor
     weights: Array | None = None  # None where a rule gives the clients no weights
-    suspects: Sequence[int] = ()  # positions of rows that have no say
+    suspects: Sequence[int] | None = None  # positions of rows that have no say; None where a rule names none
     idle: bool = False  # whether it was a plain average
 
 
@@ -190,7 +191,7 @@ class Weighing(Defence):
     def judge(self, case: Case) -> Verdict:
         """The mean by these weights; who has none is suspect."""
         weights = case.unmixed(self.weigh(case.gram, case))
-        suspects = np.flatnonzero(weights == 0).tolist() if self.names_suspects else []
+        suspects = np.flatnonzero(weights == 0).tolist() if self.names_suspects else None
         return Verdict(robust.weighted(case.rows, weights), weights, suspects)
 
 
@@ -453,18 +454,15 @@ class Credit(Weighted):
         here = surrogate_range(case.layout, case.part)
         rows = torch.stack([row[here] for row in case.rows])
         if rows.shape[1] > self.width:
-            seed = int(case.draw("credit").integers(2**62))
-            made = torch.Generator().manual_seed(self.seed_of(case, seed))
-            rows = rows @ torch.randn(rows.shape[1], self.width, generator=made) / self.width**0.5
+            rows = projected(rows, self.width, self.seed_of(case))
         return rows if case.mix is None else (torch.from_numpy(case.mix) @ rows.double()).float()
 
     @staticmethod
-    def seed_of(case: Case, seed: int) -> int:
-        """The seed of the projection: the first round's, kept in the state, so that all rounds have the same."""
-        kept = case.state.get("defence.projection")
-        if kept is None:
-            case.state["defence.projection"] = kept = seed
-        return int(kept)
+    def seed_of(case: Case) -> int:
+        """The seed of projection and autoencoder, drawn in the first round and kept, so that all rounds have it."""
+        if "defence.seed" not in case.state:
+            case.state["defence.seed"] = int(case.draw("credit").integers(2**62))
+        return int(case.state["defence.seed"])
 
     def learn_from(self, case: Case, surrogates: Tensor) -> None:
         """Keep the surrogates of a clean round; a client that is averaged twice in it counts once."""
@@ -499,8 +497,18 @@ class Credit(Weighted):
 
     def autoencoder(self, case: Case, width: int) -> nn.Module:
         """d - 100 - d with a ReLU, at its keyed start."""
-        with rng.seeded(self.seed_of(case, 0), "autoencoder"):
+        with rng.seeded(self.seed_of(case), "autoencoder"):
             return nn.Sequential(nn.Linear(width, self.hidden), nn.ReLU(), nn.Linear(self.hidden, width))
+
+
+def projected(rows: Tensor, width: int, seed: int) -> Tensor:
+    """Rows under a random Gaussian projection to this width, which is made again block by block."""
+
+    def part(here: slice) -> Tensor:
+        draw = rng.torch_generator(seed, "projection", here.start)
+        return rows[:, here] @ torch.randn(here.stop - here.start, width, generator=draw)
+
+    return torch.stack(in_chunks(part, ranges(rows.shape[1], 1 << 12, rows.shape[1]))).sum(0) / width**0.5
 
 
 def surrogate_range(layout: Layout, part: Slice) -> slice:
@@ -516,8 +524,3 @@ def surrogate_range(layout: Layout, part: Slice) -> slice:
             found[kind] = slice(at, at + size)
         at += size
     return next((found[kind] for kind in ("convolution", "linear", "head") if kind in found), slice(0, at))
-
-
-def describe(spec: Any) -> str:
-    """A defence in words, as reports name it."""
-    return f"{spec.name} (approximate)" if getattr(spec, "approximate", False) else spec.name
