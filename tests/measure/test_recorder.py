@@ -73,3 +73,10 @@ def test_cut_goes_back_to_the_byte(recorder, tmp_path):
 def test_a_column_that_is_not_declared_is_refused(recorder):
     with pytest.raises(ValueError, match="best20"):
         recorder.append("rounds", [{"round": 1, "best20": 1.0}])
+
+
+def test_a_table_of_an_earlier_version_keeps_its_columns(tmp_path):
+    (tmp_path / "training.csv").write_text("round,attempt,client\n1,0,0\n")
+    recorder = Recorder(tmp_path, {}, {})
+    recorder.append("training", [{"round": 2, "attempt": 0, "client": 1, "attacker": 1}])
+    assert (tmp_path / "training.csv").read_text() == "round,attempt,client\n1,0,0\n2,0,1\n"

@@ -330,7 +330,7 @@ def sealed_uploads() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Server, "average", average)
-        patch.setattr(rounds, "Upload", lambda client, n, up: Upload(client, n, Sealed(up)))
+        patch.setattr(rounds, "Upload", lambda client, n, up, sent: Upload(client, n, Sealed(up), sent))
         yield
 
 

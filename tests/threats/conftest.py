@@ -1,5 +1,5 @@
 """Trial runs to use."""
 
-from trials import own, resnet, trial
+from trials import crews, own, resnet, trial
 
-__all__ = ["own", "resnet", "trial"]
+__all__ = ["crews", "own", "resnet", "trial"]

@@ -7,7 +7,8 @@ from polyfed.config.trees import Tree, flatten, is_section
 BESIDE = ("track", "tag")  # keys that change nothing that is computed
 # keys that may change between sittings
 FREE = ("device", "eval", "checkpoint", "init", "engine", "data.root", "data.file", *BESIDE)
-ABSENT = {"privacy": {"name": "none"}}  # sections that say nothing: as if they were not there
+# sections that say nothing: as if they were not there
+ABSENT = {section: {"name": "none"} for section in ("attack", "defence", "privacy")}
 FIXED = ("engine.server_threads",)  # keys inside the free ones that may not
 
 

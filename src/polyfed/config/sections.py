@@ -141,6 +141,8 @@ class Config(Section):
     data: Chosen
     split: Split
     model: Chosen
+    attack: Chosen
+    defence: Chosen
     train: Train = Train()
     rounds: int = Field(20, ge=1)
     participation: float = Field(1.0, gt=0, le=1)
@@ -172,6 +174,19 @@ class Config(Section):
         if not _has(value):
             raise ValueError("this machine has no such device; auto takes the best there is")
         return value
+
+    @model_validator(mode="after")
+    def _defence_can_work(self) -> "Config":
+        if self.defence.name != "none" and getattr(self.engine, "secagg", False):
+            raise contradiction(f"defence={self.defence.name} must see every upload, and secure sums hide them")
+        if self.defence.name != "none" and self.privacy.name == "user":
+            raise contradiction("privacy=user: the accountant knows only the clipped mean: leave out defence")
+        if self.defence.name == "fltrust" and not self.split.public:
+            raise contradiction(
+                "defence=fltrust trains on samples of the server's own, taken out of the global test set: "
+                "set split.public=100"
+            )
+        return self
 
     def dump(self) -> Tree:
         """The complete tree, from which the same experiment is made again."""

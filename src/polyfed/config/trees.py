@@ -8,7 +8,8 @@ from polyfed.errors import UsageError
 from polyfed.files import Place, read_plain
 from polyfed.registry import in_words
 
-NAMED = ("method", "model", "data", "engine", "track", "privacy")  # sections for which a bare value sets the name
+# sections for which a bare value sets the name
+NAMED = ("method", "model", "data", "attack", "defence", "engine", "track", "privacy")
 Tree = dict[str, Any]
 
 

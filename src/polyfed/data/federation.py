@@ -63,8 +63,12 @@ class ClientData:
 
     def counts_of(self, which: Literal["train", "val", "test"]) -> Tensor:
         """How many of some of its samples there are of every class."""
-        samples: Samples = getattr(self, which)
-        return torch.bincount(samples.y.flatten(), minlength=self.classes)
+        return class_counts(getattr(self, which), self.classes)
+
+
+def class_counts(samples: Samples, classes: int) -> Tensor:
+    """How many samples there are of every class."""
+    return torch.bincount(samples.y.flatten(), minlength=classes)
 
 
 class Clients(Sequence[ClientData]):

@@ -37,9 +37,11 @@ class Evaluation:
     def after_round(self, round: int) -> None:
         """GA, PA, GA_local and PA_sel of this round, into the records."""
         tables = self._clients("evaluate", round, self._measured_clients(round), self._measures(), self._test_global)
+        run = self.run
+        run.attacked.measure(round, self._measured_clients(round))
+        tables = self._apart(tables)
         numbers = self._numbers(tables)
         self._record(round, tables, numbers)
-        run = self.run
         run.progress.last = numbers
         if "val" in tables:
             chosen = client_numbers(tables["val"], self.groups)
@@ -47,13 +49,28 @@ class Evaluation:
             if chosen and (best is None or chosen["accuracy"] > best["val"]):
                 run.progress.best = {"round": round, "val": chosen["accuracy"], **numbers}
 
+    def _apart(self, tables: dict[str, Tables]) -> dict[str, Tables]:
+        """Tables of honest clients; those of attackers' own models have a measure of their own."""
+        if self.run.world.adversary is None or "personal" not in tables:
+            return tables
+        bad = self.run.world.adversary.attackers
+        apart = {m: {k: t for k, t in each.items() if k not in bad} for m, each in tables.items()}
+        return {**apart, "personal_attackers": {k: t for k, t in tables["personal"].items() if k in bad}}
+
+    def clients(self, round: int, clients: Sequence[int], measures: tuple[str, ...]) -> dict[str, Tables]:
+        """Ask some clients for measures, as after a round."""
+        return self._clients("evaluate", round, clients, measures, None)
+
     def _numbers(self, tables: Mapping[str, Tables]) -> dict[str, Numbers | None]:
-        return {
+        found = {
             "global": global_numbers(self._global, self.groups),
             "personal": client_numbers(tables["personal"], self.groups),
             "global_local": client_numbers(tables.get("global", {}), self.groups),
             "personal_selected": client_numbers(self.selected, self.groups),
         }
+        if "personal_attackers" in tables:
+            found["personal_attackers"] = client_numbers(tables["personal_attackers"], self.groups)
+        return found
 
     def _record(self, round: int, tables: Mapping[str, Tables], numbers: Mapping[str, Numbers | None]) -> None:
         recorder = self.run.recorder
@@ -80,10 +97,13 @@ class Evaluation:
         after = self._clients("evaluate", end, participants, measures, None, asked or 0)
         if asked is not None and not run.method.personalises:
             after |= self._classes_of_global(participants)
+        after = self._apart(after)
+        attackers = after.pop("personal_attackers", {})
         others = self._clients("evaluate", end, heldout, ("personal",), None) if heldout else {"personal": {}}
         unfinished = self._split_by_finish(after["personal"])[1]
         after, others = ({m: self._split_by_finish(t)[0] for m, t in tables.items()} for tables in (after, others))
         final = {"personal_final": after["personal"], "personal_unfinished": unfinished, "heldout": others["personal"]}
+        final |= {"personal_attackers": attackers} if attackers else {}
         arrays = {**{f"final_{k}": v for k, v in after.items()}, "unfinished": unfinished, "heldout": final["heldout"]}
         with run.clock.phase("report"):
             self._record_final(end, final)
@@ -114,6 +134,7 @@ class Evaluation:
             masked = class_numbers(after["classes_masked"], observed, self.groups)
             classes = {**classes, "masked": masked}  # type: ignore[dict-item]
         progress = run.progress
+        threats = run.attacked.summary()
         return {
             "run": str(run.folder.path),
             "method": run.method.name,
@@ -149,6 +170,7 @@ class Evaluation:
             "keeps": run.method.remembers(),
             "notes": run.world.federation.notes,
             "remarks": run.remarks(),
+            **({} if threats is None else {"threats": threats}),
         }
 
     def _write_counts(self, tables: Mapping[str, Tables]) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from polyfed.config import Config, deciding
-from polyfed.engine.admission import Admission
+from polyfed.engine.admission import Admission, Row
+from polyfed.engine.attacked import Attacked
 from polyfed.engine.base import Crew
 from polyfed.engine.checkpoint import Checkpoints, Origin, Progress, state_of
 from polyfed.engine.evaluation import Evaluation
@@ -34,6 +35,7 @@ from polyfed.measure.watch import Watch
 from polyfed.message import digest_of
 from polyfed.methods.base import Method, Server, Upload
 from polyfed.params import nothing
+from polyfed.threats.defender import Defender
 
 ATTEMPTS = 5  # how often a round below the quorum is drawn again before the run fails
 
@@ -102,6 +104,7 @@ class Run:
         public = world.federation.public
         self.server = Server(world.resident, world.task, known, weighting, self.method.shared, public)
         self.server.averaged = world.privacy.averaged(world.setting)
+        self.server.defence = self.defender = self._defender()
         origin = Origin(deciding(config.dump()), self._federation())
         self.checkpoints = Checkpoints(self.folder.place / "checkpoints", config.checkpoint.keep, origin)
         layout = self.world.resident.layout
@@ -113,7 +116,13 @@ class Run:
         self.recorder = Recorder(self.folder.place, groups, {k.id: k.name for k in self.server.clients.values()})
         self.admission = Admission(self)
         self.ledger = Ledger(self)
+        self.attacked = Attacked(self)
         self.evaluation = Evaluation(self, groups)
+
+    def _defender(self) -> Defender | None:
+        """What takes the place of the average of models; None where the run has no defence."""
+        rule, method = self.config.defence, self.method
+        return None if rule.name == "none" else Defender(rule, self.server, self.world.wire, method)
 
     def make_world(self) -> World:
         """Build the world as the server sees it; a server of remote sites sees less."""
@@ -186,6 +195,7 @@ class Run:
                 with self.clock.phase("eval"):
                     self.evaluation.after_round(number)
             with self.clock.phase("report"):
+                self.attacked.record(number)
                 self.recorder.arrays(number, self.server.records)
                 self.recorder.spent(number, self.spent(), self.progress.bytes)
             self._set_restart_point()
@@ -205,12 +215,17 @@ class Run:
         for attempt in range(ATTEMPTS):
             selected = self.roster.select(number, attempt)
             spent = [k for k in selected if not self.ledger.affords(k)]
-            accepted = self._train(number, attempt, selected, spent)
-            if self.roster.enough(len(accepted), len(selected) - len(spent)):
-                self._merge(number, accepted)
-                self.admission.merged()
-                self.ledger.record(number)
-                return
+            accepted, rows = self._train(number, attempt, selected, spent)
+            try:
+                if self.roster.enough(len(accepted), len(selected) - len(spent)):
+                    self._merge(number, accepted)
+                    self.admission.merged()
+                    self.attacked.judged(rows)
+                    self.ledger.record(number)
+                    return
+            finally:
+                with self.clock.phase("report"):
+                    self.recorder.append("training", rows)
             for outcome in accepted:
                 self.store.drop(outcome.client, number)
             self.say(f"round {number}: {len(accepted)} of {len(selected)} uploads, below the quorum; drawn again")
@@ -219,18 +234,23 @@ class Run:
             f"{ATTEMPTS} times; the last failure: {self.admission.last_failure or 'none'} (see {self.folder.log})"
         )
 
-    def _train(self, number: int, attempt: int, selected: Sequence[int], spent: Sequence[int] = ()) -> list[Outcome]:
-        """Send, train and gate; return the accepted outcomes. Clients whose budget is spent are not asked."""
+    def _train(
+        self, number: int, attempt: int, selected: Sequence[int], spent: Sequence[int] = ()
+    ) -> tuple[list[Outcome], list[Row]]:
+        """Send, train and gate; return the accepted outcomes, and a row of the record for every client selected.
+
+        Clients whose budget is spent are not asked.
+        """
         present = [k for k in selected if k not in spent and not self.roster.drops_out(number, attempt, k)]
         measures = ("selected",) if self.evaluates(number) else ()
         jobs = self.jobs("train", number, present, measures)
-        downs = {job.client: job.down for job in jobs}
+        self._downs = downs = {job.client: job.down for job in jobs}
         self.admission.begins()
         absent = [k for k in selected if k not in downs]
         rows = [self.admission.dropped(number, attempt, k, SPENT if k in spent else "dropout") for k in absent]
         self.ledger.charge(downs)
         held = []
-        for outcome in self._timed("train", self.run(jobs)):
+        for outcome in self.attacked.together(number, self._timed("train", self.run(jobs)), downs):
             row = self.admission.received(number, attempt, outcome, downs[outcome.client])
             rows.append(row)
             if row["status"] == "accepted":
@@ -238,12 +258,10 @@ class Run:
                 held.append(outcome)
         rows.sort(key=lambda row: row["client"])
         self.admission.all_came(number, rows)
-        with self.clock.phase("report"):
-            self.recorder.append("training", rows)
         accepted = {row["client"] for row in rows if row["status"] == "accepted"}
         for client in {outcome.client for outcome in held} - accepted:
             self.store.drop(client, number)
-        return sorted((o for o in held if o.client in accepted), key=lambda outcome: outcome.client)
+        return sorted((o for o in held if o.client in accepted), key=lambda outcome: outcome.client), rows
 
     def _store_memory(self, number: int, outcome: Outcome) -> None:
         """Put a new memory into the store, which may spill it to disk; the outcome keeps only its digest."""
@@ -259,9 +277,14 @@ class Run:
 
     def _merge(self, number: int, accepted: Sequence[Outcome]) -> None:
         """Merge the uploads into the new model; only then do the new memories count."""
-        uploads = [Upload(o.client, self.server.clients[o.client].n, o.up) for o in accepted]
+        sizes = {o.client: self.server.clients[o.client].n for o in accepted}
+        uploads = [Upload(o.client, sizes[o.client], o.up, self._downs[o.client]) for o in accepted]
         self.world.resident.reset(self.server.shared)  # no client that worked in this process leaves anything behind
+        if self.defender is not None:
+            self.defender.begin()
         self.method.merge(self.server, uploads)
+        if self.defender is not None:
+            self.defender.tell_what_is_open()
         if number == self.config.rounds and "clusters" in self.server.records:
             record_plane(self.server, uploads)
         while self.server.said:
@@ -269,7 +292,8 @@ class Run:
         if not finite(self.server.shared.flat):
             raise RunFailed(f"the shared model is not finite after round {number}: lower train.lr or set train.clip")
         self._commit(number, accepted)
-        self.evaluation.selected = {o.client: o.counts["selected"] for o in accepted if "selected" in o.counts}
+        measured = {o.client: o.counts["selected"] for o in accepted if "selected" in o.counts}
+        self.evaluation.selected = {k: measured[k] for k in self.attacked.honest(list(measured))}
 
     # ---- the end
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from polyfed import rng
 from polyfed.config import Config
-from polyfed.data.federation import ClientData, Federation, federation
+from polyfed.data.federation import ClientData, Federation, class_counts, federation
 from polyfed.data.live import Anew, reading_anew
 from polyfed.data.samples import Samples
 from polyfed.data.sources.base import Dataset, load_cached
@@ -30,11 +30,13 @@ from polyfed.methods.base import Client, Method, Task
 from polyfed.models.base import Net
 from polyfed.params import Params, Slice, nothing
 from polyfed.parts.resident import Resident
+from polyfed.threats.adversary import Adversary
 from polyfed.threats.privacy import Privacy, Setting
 
 Kind = Literal["hello", "train", "evaluate", "finish"]
 CPU = torch.device("cpu")
 SPLITS: tuple[Literal["train", "test", "val"], ...] = ("train", "test", "val")
+ON_GLOBAL_TEST = ("threat", "stamped")  # measures of an attack: on the global test set, plain and with a trigger
 
 
 @dataclass
@@ -135,6 +137,7 @@ class World:
         with rng.seeded(config.seed, "init"):
             self.resident = Resident(self._make_model, device)
         self.resident.initial = starting_params(config, self.resident)
+        self.adversary = self._adversary()
         self.privacy: Privacy = config.privacy
         self.setting = Setting(
             self.method,
@@ -171,6 +174,18 @@ class World:
         """1 where the head has a bias."""
         return int(getattr(self.resident.model.head, "bias", None) is not None)
 
+    def _adversary(self) -> Adversary | None:
+        """The attack of the run, as every process knows it; None where everybody is honest."""
+        if self.config.attack.name == "none":
+            return None
+        data, method = self.federation, self.method
+        sizes = {k: len(data.clients[k].train) for k in data.participants}
+        weighting = self.config.weighting or method.weighting
+        selected = len(sizes) if method.everyone else max(1, round(self.config.participation * len(sizes)))
+        self.config.attack.check(data.classes, data.dataset.images, data.shape)
+        layout = self.resident.layout
+        return Adversary(self.config.attack, self.task, method.name, self.wire, layout, sizes, selected, weighting)
+
     def _make_model(self) -> Net:
         return self.method.build(self.config.model.build(self.federation.shape, self.federation.classes))
 
@@ -206,6 +221,8 @@ class World:
     def _train(self, job: Job, blob: bytes | None) -> Outcome:
         client = self.client(job, blob)
         up = self.method.train(client)
+        if (attack := self.attack_in(job)) is not None:
+            up = attack.own(up, job.down, job.client, job.round)
         self.privacy.leave(self.setting, client, up, job.down.to(self.resident.device))
         outcome = self._with_memory(client, Outcome(job.client, up))
         self._measure(client, job, outcome)
@@ -248,11 +265,21 @@ class World:
         received = self._loaded(job.down.to(resident.device), memory)
         learns = job.kind in ("train", "finish")
         augment, anew = (self._augment_for(job), self._anew_for(job)) if learns else (None, None)
-        train = replace(data.train, anew=anew)
-        client = Client(job.client, resident, self.task, job.round, train, data.counts, received, memory, augment)
+        samples, counts = replace(data.train, anew=anew), data.counts
+        if (attack := self.attack_in(job)) is not None:
+            samples = attack.poison(samples, job.client)
+            counts = class_counts(samples, self.task.classes)
+        client = Client(job.client, resident, self.task, job.round, samples, counts, received, memory, augment)
+        client.idle = attack is not None and not attack.trains
         if job.kind in ("train", "evaluate"):  # what `finish` makes is sent to nobody
             client.private = self.privacy.fits(self.setting, client)
         return client
+
+    def attack_in(self, job: Job) -> Adversary | None:
+        """The attack, if this is the training of an attacker in one of its rounds."""
+        if self.adversary is None or job.kind != "train" or not self.adversary.acts(job.client, job.round):
+            return None
+        return self.adversary
 
     def _loaded(self, down: Message, memory: Memory) -> Bundle:
         """The resident model as the client has it, and its message as it reads it: a slice becomes a whole model."""
@@ -300,6 +327,11 @@ class World:
         data, classes, batch = self.federation.clients[client.id], self.task.classes, self.config.eval.batch
         predictor = self.method.predictor(client) if set(job.measures) - {"global"} else None
         for measure in () if self.privacy.keeps_reports(self.setting) else job.measures:
+            if measure in ON_GLOBAL_TEST:
+                assert predictor is not None
+                samples = self.stamped_test if measure == "stamped" else self.federation.global_test
+                outcome.counts[measure] = confusion(predictor, samples, classes, batch, self.shared).numpy()
+                continue
             if measure == "classes":
                 assert predictor is not None
                 samples, allowed = self.class_test(job.per_class), [None, client.classes]
@@ -310,6 +342,12 @@ class World:
             samples = data.val if measure == "val" else data.test
             if model is not None:
                 outcome.counts[measure] = confusion(model, samples, classes, batch).numpy()
+
+    @cached_property
+    def stamped_test(self) -> Samples:
+        """The global test set with the trigger of the attack."""
+        assert self.adversary is not None
+        return self.adversary.stamped(self.federation.global_test)
 
     def class_test(self, per_class: int) -> Samples:
         """The samples of the measure "classes": the global test set, or the same few samples of each class for all."""

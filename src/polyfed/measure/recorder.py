@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,11 +19,14 @@ FIELDS = {
     "classes": ["round", "measure", "class", "samples", "recall"],
     "training": [
         "round", "attempt", "client", "status", "reason", "samples", "steps", "loss", "skipped_batches",
-        "eval_mode_steps", "bytes_down", "bytes_up", "seconds",
+        "eval_mode_steps", "bytes_down", "bytes_up", "seconds", "attacker", "weight", "suspect",
     ],
+    "threats": ["round", "acc", "asr", "attackers", "suspects", "tp", "fp", "fn", "separated"],
     "privacy": ["round", "client", "sigma", "q", "steps", "epsilon"],
     "spent": ["round", "seconds", *PHASES, "bytes_up", "bytes_down", "bytes_eval"],
 }  # fmt: skip
+
+LATER = {"training": ("attacker", "weight", "suspect")}  # columns that records of an earlier version lack
 
 
 class Recorder:
@@ -31,6 +34,7 @@ class Recorder:
 
     def __init__(self, folder: Path | Place, groups: Mapping[str, list[int]], names: Mapping[int, str]):
         self.folder, self.groups, self.names = Place.of(folder), groups, names
+        self._begun: dict[str, list[str]] = {}  # the columns of tables that are already there
 
     def path(self, table: str) -> Place:
         """Where a table lies."""
@@ -64,11 +68,20 @@ class Recorder:
     def append(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write rows in one go."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, FIELDS[table], restval="", lineterminator="\n")
-        if self.path(table).size() == 0:
+        begun = self.path(table).size() > 0
+        columns = self._columns(table) if begun else FIELDS[table]
+        unknown: Literal["raise", "ignore"] = "raise" if columns == FIELDS[table] else "ignore"
+        writer = csv.DictWriter(text, columns, restval="", extrasaction=unknown, lineterminator="\n")
+        if not begun:
             writer.writeheader()
         writer.writerows(rows)
         self.path(table).append(text.getvalue().encode())
+
+    def _columns(self, table: str) -> list[str]:
+        """The columns a table was begun with; a run of an earlier version may have fewer."""
+        if table not in self._begun:
+            self._begun[table] = self.path(table).read_text().partition("\n")[0].split(",")
+        return self._begun[table]
 
     def clients(self, round: int, measure: str, tables: Mapping[int, np.ndarray]) -> None:
         """One row per client, and one per class over all of them."""

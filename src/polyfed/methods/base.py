@@ -200,6 +200,11 @@ class Method(Spec):
         return self.family or ("personal" if self.personalises else "global")
 
     @property
+    def answers_as_sent(self) -> bool:
+        """Whether what is declared says that a client answers with what it is sent and nothing else."""
+        return self.kept == nothing and not self._changes_the_answer
+
+    @property
     def one_body(self) -> bool:
         """Whether what is declared says that all clients answer with one body: each keeps no more than a head."""
         return self.kept == slices.head and not self._changes_the_answer

@@ -45,7 +45,7 @@ def in_chunks(function: Callable[[Piece], Made], pieces: Sequence[Piece]) -> lis
 
 def ranges(length: int, least: int, most: int) -> list[slice]:
     """A length as at most `most` ranges of a whole multiple of `least`, the last of which may be shorter."""
-    step = least * max(1, -(-length // (least * most)))
+    step = least * max(1, -(-length // (least * max(1, most))))
     return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
 

@@ -19,7 +19,7 @@ from polyfed.engine.checkpoint import other_config
 from polyfed.engine.run_folder import RunFolder
 from polyfed.errors import DataError
 from polyfed.files import Place
-from polyfed.measure.recorder import FIELDS
+from polyfed.measure.recorder import FIELDS, LATER
 from polyfed.measure.stored import Environment, Federation, read_json
 
 FREE = ("seed", "engine", "device", "eval", "checkpoint", *BESIDE)  # sections that make no other experiment
@@ -249,7 +249,7 @@ def records(path: Path, table: str) -> pandas.DataFrame:
         found = pandas.read_csv(io.StringIO(whole))
         for name in found.columns.difference(WORDS):
             found[name] = pandas.to_numeric(found[name])
-        complaint = _strange(found, FIELDS[table])
+        complaint = _strange(found, [name for name in FIELDS[table] if name not in LATER.get(table, ())])
     except (ValueError, TypeError, OverflowError) as error:
         complaint = str(error)
     if complaint:

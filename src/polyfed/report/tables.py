@@ -74,6 +74,10 @@ MORE = (
     Column("global head", PERCENT, at("global.head")),
     Column("global mid", PERCENT, at("global.mid")),
     Column("global tail", PERCENT, at("global.tail")),
+    Column("acc", PERCENT, at("threats.acc")),  # of honest clients under attack, on the global test set
+    Column("asr", PERCENT, at("threats.asr")),  # the success rate of the attack
+    Column("precision", PERCENT, at("threats.precision")),  # of the suspects that a defence named
+    Column("recall", PERCENT, at("threats.recall")),
 )  # what a table has where it is asked for
 
 

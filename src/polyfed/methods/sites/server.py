@@ -1,8 +1,8 @@
 """The server as a method sees it: the shared model, its state, what it knows about the clients, and their uploads."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -33,11 +33,19 @@ class Known:
 
 @dataclass(frozen=True)
 class Upload:
-    """What one client sent up, after the gate."""
+    """What one client sent up, after the gate, and what it had been sent: updates are measured from that."""
 
     client: int
     n: int
     message: Message
+    sent: Message = field(default_factory=Message)
+
+
+class Robust(Protocol):
+    """What takes the place of the weighted average of models; the engine gives it to the server."""
+
+    def __call__(self, uploads: Sequence[Upload], shares: Tensor) -> Tensor:
+        """The robust mean of the uploaded models, where `shares` are the weights of the method."""
 
 
 def _no_samples(task: Task, device: torch.device) -> Samples:
@@ -64,6 +72,7 @@ class Server(Site):
         self.averaged: Callable[[Server, Sequence[Upload]], Params] | None = None  # privacy=user: a noisy mean
         self.records: dict[str, np.ndarray] = {}
         self.said: list[str] = []
+        self.defence: Robust | None = None
 
     @property
     def class_counts(self) -> list[int]:
@@ -82,13 +91,19 @@ class Server(Site):
         return shares([u.n for u in uploads], weighting or self.weighting)
 
     def average(self, uploads: Sequence[Upload], name: str = "w", weighting: str | None = None) -> Any:
-        """The weighted average of a field; for the model's slice, the shared model with that slice replaced."""
+        """The weighted average of a field; for the model's slice, the shared model with that slice replaced.
+
+        Where the run has a defence, it makes the average of models; other fields are averaged plainly.
+        """
         if self.averaged is not None:
             return self.averaged(self, uploads)
+        weights = self.weights(uploads, weighting)
+        if name == "w" and self.defence is not None:
+            return self.model_of(uploads[0], self.defence(uploads, weights))
         rows = [u.message[name] for u in uploads]
         if not isinstance(rows[0], Tensor):
             return mean_number(rows, [u.n for u in uploads], weighting or self.weighting)
-        mean = average(rows, self.weights(uploads, weighting))
+        mean = average(rows, weights)
         # integer buffers are never averaged: the first contributor's are taken (docs/changed-from-papers.md)
         return self.model_of(uploads[0], mean) if name == "w" else mean
 

@@ -46,6 +46,7 @@ class Site:
         self.model: Net = resident.model
         self.shared = resident.initial
         self._client, self._augment = client, augment
+        self.idle = False  # whether every fit is skipped, as by a client that only pretends to train
         self._in_loss = False
         self.begin(round)
 
@@ -147,7 +148,7 @@ class Site:
             key: The name of the random order of batches; under any but the usual one all sites draw the same order.
             patience: End early where the loss no longer falls: its mean over so many steps is not the lowest so far.
         """
-        if len(on) == 0:
+        if len(on) == 0 or self.idle:
             return 0
         rule = rule or self.task.train
         if not (go_on and self._last_fit):

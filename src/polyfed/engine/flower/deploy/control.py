@@ -10,6 +10,7 @@ from polyfed.engine.flower.deploy import processes
 from polyfed.engine.flower.deploy.check import check_server
 from polyfed.engine.flower.deploy.layout import Server, check_disclose
 from polyfed.engine.flower.deploy.probes import prove_closed
+from polyfed.engine.flower.deploy.schema import refuse_attack
 from polyfed.engine.memory import write_file
 from polyfed.engine.run_folder import RunFolder
 from polyfed.errors import DataError, Interrupted, PolyfedError, RunFailed, UsageError
@@ -30,6 +31,7 @@ def begin(server: Server, changes: Tree, follow: bool = True) -> Path:
     config = make_config({"engine": {"name": "flower", "deadline": DEADLINE}}, tree)
     if config.engine.name != "flower":
         raise UsageError("a federation runs on the flower engine; leave out engine.name")
+    refuse_attack(config)
     if config.engine.secagg:
         from polyfed.engine.flower import refuse_secagg
 

@@ -96,8 +96,15 @@ def statistics(schema: Schema) -> dict[str, list[float]]:
     return {"mean": list(mean), "std": list(std)}
 
 
+def refuse_attack(config: Config) -> None:
+    """Refuse an attack: no real site is asked to attack the others."""
+    if config.attack.name != "none":
+        raise UsageError("attack is for simulation; real sites have no attack section")
+
+
 def own_data(config: Config, site: Site) -> Dataset:
     """A site's samples."""
+    refuse_attack(config)
     source = config.data
     if not isinstance(source, Folder):
         raise UsageError(f"a site has its samples in a folder: data.name must be folder, not '{source.name}'")

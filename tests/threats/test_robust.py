@@ -1,0 +1,256 @@
+"""Robust averages: every number of the check table by hand, and what holds for any rows."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from polyfed.message import State
+from polyfed.parts.cluster import inner_products
+from polyfed.threats import robust
+from polyfed.threats.defences import Case, Defence, Verdict, defences
+
+ROWS = (1.0, 2.0, 3.0, 4.0, 100.0)
+RULES = [name for name in defences.names() if name not in ("none", "fltrust", "credit")]
+
+
+def case_of(rows: Any, sent: Any = None, **more: Any) -> Case:
+    """A case of these rows, each a number or a list of numbers, and each sent zeros or this."""
+    made = [torch.tensor(row, dtype=torch.float32).reshape(-1) for row in rows]
+    start = torch.zeros_like(made[0]) if sent is None else torch.tensor(sent, dtype=torch.float32).reshape(-1)
+    n = len(made)
+    return Case(made, [start] * n, len(made[0]), np.full(n, 1 / n), **more)
+
+
+def judged(name: str, rows: Any, sent: Any = None, state: State | None = None, **keys: Any) -> Verdict:
+    rule = defences.build({"name": name, **keys}, "defence")
+    return rule.average(case_of(rows, sent, state=State() if state is None else state))
+
+
+def gram(rows: Any) -> np.ndarray:
+    return inner_products([torch.tensor(r, dtype=torch.float32).reshape(-1) for r in rows]).numpy()
+
+
+# ---- the table
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "result"),
+    [
+        ("median", {}, 3),
+        ("trimmed-mean", {}, 3),
+        ("krum", {}, 2),
+        ("multi-krum", {}, 2.5),
+        ("geometric-median", {}, 3),
+        ("dnc", {}, 2.5),
+        ("norm-clip", {"tau": 3}, 2.4),
+        ("centred-clipping", {"tau": 3, "steps": 1}, 2.4),
+        ("centred-clipping", {"tau": 3, "steps": 2}, 3.08),
+        ("centred-clipping", {"tau": 3}, 3.216),
+        ("irls", {}, 2.5),
+        ("gra", {}, 22),
+        ("gra", {"combine": "largest"}, 2.5),
+    ],
+)
+def test_the_table(name: str, keys: dict[str, Any], result: float) -> None:
+    assert float(judged(name, ROWS, f=1, **keys).mean) == pytest.approx(result, rel=1e-6)
+
+
+def test_the_mean_of_the_table() -> None:
+    assert float(robust.weighted([torch.tensor([v]) for v in ROWS], np.full(5, 0.2))) == pytest.approx(22)
+
+
+def test_krum_scores_and_tie() -> None:
+    assert robust.krum_scores(gram(ROWS), 2).tolist() == [5, 2, 2, 5, 18625]
+    assert robust.krum(gram(ROWS), 1).tolist() == [0, 1, 0, 0, 0]  # ids 1 and 2 tie
+    assert judged("krum", ROWS, f=1).suspects == [0, 2, 3, 4]
+
+
+def test_nearest_neighbours() -> None:
+    mix = robust.nearest_neighbours(gram(ROWS), 1)
+    assert (mix @ np.array(ROWS)).tolist() == [2.5, 2.5, 2.5, 2.5, 27.25]
+
+
+def test_irls_weights() -> None:
+    weights = judged("irls", ROWS, f=1).weights
+    assert weights is not None
+    assert weights[:4] == pytest.approx([0.25] * 4)
+    assert weights[4] == pytest.approx(2e-19, rel=0.2)
+    assert judged("irls", ROWS, f=1).suspects == [4]
+
+
+def test_bulyan() -> None:
+    rows = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 100.0)
+    assert robust.bulyan_choice(gram(rows), 1) == [0, 1, 2, 3, 4]
+    found = judged("bulyan", rows, f=1)
+    assert float(found.mean) == 3
+    assert found.suspects == [5, 6]
+
+
+def test_geometric_median_of_a_triangle() -> None:
+    found = judged("geometric-median", [[0.0, 0.0], [4.0, 0.0], [0.0, 3.0]], f=1).mean
+    assert found.tolist() == pytest.approx([0.695789, 0.751176], abs=1e-5)
+
+
+def test_fltrust() -> None:
+    rule = defences.build({"name": "fltrust", "f": 1}, "defence")
+    case = case_of([[2.0, 0.0], [0.0, 3.0], [1.0, 1.0], [-5.0, 0.0]])
+    case.own_update = lambda: torch.tensor([1.0, 0.0])
+    found = rule.average(case)
+    assert found.mean.tolist() == pytest.approx([0.878680, 0.292893], abs=1e-6)
+    assert found.weights is not None
+    assert (found.weights / found.weights[0]).tolist() == pytest.approx([1, 0, 0.70710678, 0])
+    assert found.suspects == [1, 3]
+
+
+def test_fltrust_that_trusts_nobody_keeps_the_model() -> None:
+    rule = defences.build({"name": "fltrust"}, "defence")
+    said: list[str] = []
+    case = case_of([[-2.0], [-3.0], [-1.0]], sent=[7.0], say=said.append)
+    case.rows = [row + 7 for row in case.rows]
+    case.own_update = lambda: torch.tensor([1.0])
+    assert rule.average(case).mean.tolist() == [7.0]
+    assert "trusts no upload" in said[0]
+
+
+def test_the_median_of_an_even_number_is_between_the_two_in_the_middle() -> None:
+    assert float(judged("median", (1.0, 2.0, 10.0, 90.0)).mean) == 6
+
+
+def test_a_centre_lasts_from_round_to_round() -> None:
+    state = State()
+    judged("centred-clipping", ROWS, state=state, tau=3, steps=1)
+    assert state["defence.centre0"].tolist() == pytest.approx([2.4])
+    assert float(judged("centred-clipping", ROWS, state=state, tau=3, steps=1).mean) == pytest.approx(3.08)
+
+
+def test_nearest_neighbours_before_a_rule() -> None:
+    """The mixed rows are 2.5 four times and 27.25."""
+    assert float(judged("median", ROWS, f=1, pre="nnm").mean) == 2.5
+    assert float(judged("krum", ROWS, f=1, pre="nnm").mean) == 2.5
+    assert float(judged("trimmed-mean", ROWS, f=1, pre="nnm").mean) == 2.5
+    assert float(judged("norm-clip", ROWS, f=1, pre="nnm", tau=3).mean) == pytest.approx((4 * 2.5 + 3) / 5)
+
+
+def test_buffers_of_clipped_updates_take_the_median() -> None:
+    """A weight and a buffer: the update of the weight is clipped, the buffer is the median."""
+    case = case_of([[1.0, 5.0], [2.0, 6.0], [3.0, -900.0]])
+    case.n_weights = 1
+    for name in ("norm-clip", "centred-clipping"):
+        rule = defences.build({"name": name, "tau": 2}, "defence")
+        assert rule.average(case).mean[1] == 5
+
+
+# ---- too few rows
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_two_rows_are_averaged(name: str) -> None:
+    found = judged(name, (1.0, 3.0))
+    assert (float(found.mean), found.idle) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["trimmed-mean", "krum", "multi-krum", "bulyan", "dnc"])
+def test_a_rule_that_assumes_nobody_is_idle(name: str) -> None:
+    found = judged(name, (1.0, 2.0, 9.0, 10.0), f=0.2)
+    assert (float(found.mean), found.idle) == (5.5, True)
+
+
+def test_more_attackers_than_a_rule_is_made_for() -> None:
+    rule = defences.build({"name": "krum", "f": 4}, "defence")
+    assert rule.lowered(6)
+    assert not rule.lowered(11)
+    assert judged("krum", ROWS, f=4).mean == judged("krum", ROWS, f=1).mean
+    assert defences.build({"name": "krum", "f": 0.3}, "defence").assumed(10) == 3
+
+
+# ---- what holds for any rows
+
+rows_of = st.lists(
+    st.lists(st.integers(-50, 50).map(float), min_size=3, max_size=3), min_size=7, max_size=11
+)  # whole numbers: the arithmetic on them is exact
+any_rule = st.sampled_from(RULES)
+
+
+@settings(max_examples=15, deadline=None)
+@given(any_rule, rows_of, st.integers(-20, 20).map(float))
+def test_a_shift_of_everything_shifts_the_result(name: str, rows: list[list[float]], by: float) -> None:
+    if name == "gra":
+        rows = [[10000.0 * (i % 2), 0.0, float(i)] for i in range(len(rows))]  # groups that no rounding decides
+    moved = judged(name, [[v + by for v in row] for row in rows], sent=[by] * 3, f=1).mean
+    assert torch.allclose(moved, judged(name, rows, f=1).mean + by, atol=2e-3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(any_rule, st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=2), st.integers(3, 9))
+def test_equal_rows_give_that_row(name: str, row: list[float], n: int) -> None:
+    found, right = judged(name, [row] * n, f=1, **({"tau": 1e6} if "clip" in name else {})).mean, torch.tensor(row)
+    ulp = torch.from_numpy(np.spacing(np.abs(right.numpy())))
+    assert ((found - right).abs() <= ulp * (4 if "clip" in name else 1)).all()
+
+
+@settings(max_examples=8, deadline=None)
+@given(rows_of)
+def test_rules_that_assume_nobody_are_the_mean(rows: list[list[float]]) -> None:
+    mean = torch.tensor(rows).mean(0)
+    for name in ("trimmed-mean", "multi-krum", "dnc"):
+        assert torch.allclose(judged(name, rows, f=0).mean, mean, atol=1e-4)
+    n = len(rows)
+    assert np.allclose(robust.nearest_neighbours(gram(rows), 0), 1 / n)
+    assert np.allclose(robust.trimmed_mean(np.array(rows), 0), mean)
+    assert np.allclose(robust.multi_krum(gram(rows), 0, n), 1 / n)
+    assert torch.allclose(judged("norm-clip", rows, tau=1e9).mean, mean, atol=1e-4)
+    assert torch.allclose(judged("centred-clipping", rows, tau=1e9).mean, mean, atol=1e-3)
+    assert torch.equal(judged("gra", rows, groups=1).mean, judged("median", rows).mean)
+
+
+@settings(max_examples=8, deadline=None)
+@given(rows_of, st.randoms(use_true_random=False))
+def test_coordinate_rules_do_not_know_who_is_who(rows: list[list[float]], chance: Any) -> None:
+    other = list(rows)
+    chance.shuffle(other)
+    for name in ("median", "trimmed-mean"):
+        assert torch.equal(judged(name, rows, f=2).mean, judged(name, other, f=2).mean)
+
+
+@settings(max_examples=15, deadline=None)
+@given(rows_of, st.sampled_from(["median", "trimmed-mean"]), st.booleans())
+def test_coordinate_rules_stay_in_the_honest_range(rows: list[list[float]], name: str, first: bool) -> None:
+    f = (len(rows) - 3) // 4
+    honest = torch.tensor(rows[f:])
+    bad = [[1e6, 0.0, 0.0]] * f
+    found = judged(name, bad + rows[f:] if first else rows[f:] + bad, f=f).mean
+    assert (found >= honest.min(0).values).all()
+    assert (found <= honest.max(0).values).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(rows_of, st.sampled_from(["krum", "multi-krum", "bulyan", "geometric-median", "dnc"]))
+def test_a_few_rows_far_away_do_not_move_the_result(rows: list[list[float]], name: str) -> None:
+    f = (len(rows) - 3) // 4
+    honest = torch.tensor(rows[f:])
+    diameter = torch.cdist(honest, honest).max()
+    found = judged(name, [[1e6, 0.0, 0.0]] * f + rows[f:], f=f).mean
+    assert (found - honest.mean(0)).norm() <= 2 * diameter + 1e-2
+
+
+def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    rows = [torch.from_numpy(draw.normal(size=100).astype(np.float32)) for _ in range(7)]
+    case = Case(rows, [torch.zeros(100)] * 7, 90, np.full(7, 1 / 7))
+    whole = {name: _mean(name, case) for name in RULES}
+    monkeypatch.setattr(robust, "BLOCK", 16)
+    monkeypatch.setattr(robust, "FITTED", 16)
+    for name in RULES:
+        assert torch.allclose(_mean(name, case), whole[name], atol=1e-6), name
+
+
+def _mean(name: str, case: Case) -> Tensor:
+    rule = defences.build({"name": name, "f": 1}, "defence")
+    assert isinstance(rule, Defence)
+    case.state = State()
+    return rule.average(case).mean
