@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from polyfed.data.augment import Augmenter, augmenter
-from polyfed.data.preparation import Preparation, per_channel
+from polyfed.data.preparation import Preparation, filled, per_channel
 from polyfed.data.samples import Pool, Samples
 from polyfed.data.sources.base import Dataset, Source, load_cached
 from polyfed.data.sources.raw import resized
@@ -106,6 +106,9 @@ class Federation:
         if side is not None and x.shape[1:3] != (side, side):
             x = resized(x, side)
             self.notes["resized"] = self.side = side
+        if dataset.incomplete:
+            others = [np.concatenate(some) for some in zip(split.val, split.test, strict=True)]
+            x = filled(x, split.train, others)
         self._x = x
         pool = as_pool(dataset, x)
         self.pool = pool if device is None else pool.to(torch.device(device))

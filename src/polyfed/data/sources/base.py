@@ -24,7 +24,8 @@ class Dataset:
 
     Images are uint8 [N, H, W, C], anything else float32 with channels first; mean and std are per channel in raw
     units; users and domains are places in their tuples of names, or -1 for nobody. Test rows that have a user are that
-    user's own test; where `pooled_users` is true, splitting by user takes both alike.
+    user's own test (or domain's, where a split goes by domain); where `pooled_users` is true, splitting by user takes
+    both alike. Where samples are `incomplete`, a missing value is NaN, and is filled once the split is known.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Dataset:
     domain_names: tuple[str, ...] = ()
     pooled_users: bool = False
     notes: dict[str, int] = field(default_factory=dict)
+    incomplete: bool = False
 
     def __post_init__(self) -> None:
         complaint = _complaint(self)
@@ -80,12 +82,17 @@ def _complaint(data: Dataset) -> str:
     low, high = int(data.y.min()), int(data.y.max())
     if low < 0 or high >= data.classes:
         return f"labels run from {low} to {high}, expected 0 to {data.classes - 1}"
-    if not data.images and not np.isfinite(data.x).all():
-        row = int(np.flatnonzero(~np.isfinite(data.x.reshape(n, -1)).all(axis=1))[0])
+    strange = np.isinf if data.incomplete else _not_finite
+    if not data.images and strange(data.x).any():
+        row = int(np.flatnonzero(strange(data.x.reshape(n, -1)).any(axis=1))[0])
         return f"row {row} holds a value that is not a finite number"
     return _strange_ids(data.users, data.user_names, n, "user") or _strange_ids(
         data.domains, data.domain_names, n, "domain"
     )
+
+
+def _not_finite(x: np.ndarray) -> np.ndarray:
+    return ~np.isfinite(x)
 
 
 def _strange_ids(ids: np.ndarray | None, names: tuple[str, ...], n: int, what: str) -> str:
@@ -171,6 +178,11 @@ def load_cached(wanted: Source) -> Dataset:
 def broken(name: str, path: Path, what: str) -> DataError:
     """A file that is missing, truncated or foreign, what was expected, and the way out."""
     return DataError(f"{name}: {path} {what}; `polyfed data get {name}` brings it")
+
+
+def misplaced(name: str, path: Path, what: str, layout: str) -> DataError:
+    """The same for files that nobody but the user can bring: what was expected, and where."""
+    return DataError(f"{name}: {path} {what}; expected there: {layout}")
 
 
 def find(name: str, folders: list[Path], file: str, *endings: str) -> Path:
