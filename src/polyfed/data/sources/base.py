@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from polyfed.data.fields import whole_or
+from polyfed.data.fields import Kind, whole_or
 from polyfed.errors import DataError
 from polyfed.registry import Registry, Spec, param
 
@@ -42,6 +42,7 @@ class Dataset:
     pooled_users: bool = False
     notes: dict[str, int] = field(default_factory=dict)
     incomplete: bool = False
+    corrupted: bool = False  # whether that was done to it already
 
     def __post_init__(self) -> None:
         complaint = _complaint(self)
@@ -114,6 +115,10 @@ class Source(Spec):
         "auto", "side to which images are resized; auto: only where they are too small for the model"
     )
     augment: Literal["none", "flip", "crop", "crop+flip"] = param("none", "random changes to training images")
+    corrupt: Kind = param("none", "a kind of corruption of images, or a family (or any) to draw kinds from")
+    corrupt_severity: int = param(3, "how badly: 0 not at all, 5 most", ge=0, le=5)
+    corrupt_by: Literal["sample", "client"] = param("sample", "who draws a kind of the family: each sample or client")
+    corrupt_on: Literal["all", "train", "test"] = param("all", "which samples are corrupted")
 
     @property
     def natural_partition(self) -> str:
@@ -165,7 +170,8 @@ KEPT = 2  # data sets are large
 
 def load_cached(wanted: Source) -> Dataset:
     """The samples of a source; the last few are kept, so that one process reads the same files once."""
-    settings = {k: v for k, v in wanted.dump().items() if k not in ("limit", "augment")}  # these change no file
+    later = ("limit", "augment", *(field for field in Source.model_fields if field.startswith("corrupt")))
+    settings = {k: v for k, v in wanted.dump().items() if k not in later}  # these change nothing that is read
     key = json.dumps([settings, str(wanted.home())], sort_keys=True)
     if key not in _loaded:
         _loaded[key] = wanted.load()
