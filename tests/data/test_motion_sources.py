@@ -149,6 +149,19 @@ def test_windows_lie_within_a_segment_and_overlap_by_half(phone: Path) -> None:
     assert data.notes == {"segments_too_short": 1}
 
 
+def test_real_segments_give_the_published_number_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not (SHARED / "hapt_raw.npz").is_file():
+        pytest.skip("skipped: no data")
+    with np.load(SHARED / "hapt_raw.npz", allow_pickle=False) as real:
+        np.savetxt(tmp_path / "labels.txt", real["labels"], fmt="%d")
+        steps = dict(zip(real["exp"].tolist(), np.diff(real["offsets"]).tolist(), strict=True))
+    # the signals, which would take half a minute to write, are flat
+    monkeypatch.setattr(Hapt, "_signal", lambda self, _, experiment, person: np.zeros((6, steps[experiment]), "f4"))
+    data = Hapt(root=tmp_path).load()
+    assert np.bincount(data.y).tolist() == [1722, 1544, 1407, 1801, 1979, 1958, 70, 33, 107, 85, 139, 84]  # 10929
+    assert (len(data.user_names), data.notes) == (30, {"segments_too_short": 40})
+
+
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [

@@ -1,8 +1,8 @@
 """Pictures as bad weather, lenses and files leave them: ImageNet-C's families (Hendrycks and Dietterich 2019).
 
 These are versions of our own: strengths that do not depend on the size of a picture follow the published ones, lengths
-those for 224 pixels, brought to the picture's side, and frost is made rather than cut from photographs. Every sample has
-a generator of its own, so that the same seed gives the same bits.
+those for 224 pixels, brought to the picture's side, and frost is made rather than cut from photographs. Every sample
+has a generator of its own, so that the same seed gives the same bits.
 """
 
 import io
@@ -141,7 +141,7 @@ def zoom_blur(x: Array, severity: int, draw: Draw) -> Array:
     high, wide = x.shape[:2]
     down, right = np.mgrid[:high, :wide] - np.array([(high - 1) / 2, (wide - 1) / 2])[:, None, None]
     factors = np.linspace(1, 1 + (0.11, 0.16, 0.21, 0.26, 0.31)[severity], 8)
-    return np.mean([_sampled(x, down / f - down, right / f - right) for f in factors], axis=0, dtype=np.float32)
+    return np.stack([_sampled(x, down / f - down, right / f - right) for f in factors]).mean(axis=0)
 
 
 # ---- weather
@@ -242,7 +242,7 @@ def _along(x: Array, length: float, angle: float) -> Array:
     ones = np.ones(x.shape[:2])
     places = np.linspace(-length / 2, length / 2, 9)
     moved = [_sampled(x, np.sin(angle) * at * ones, np.cos(angle) * at * ones) for at in places]
-    return np.mean(moved, axis=0, dtype=np.float32)
+    return np.stack(moved).mean(axis=0)
 
 
 def _plasma(x: Array, draw: Draw, decay: float) -> Array:
