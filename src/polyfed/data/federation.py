@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from polyfed.data.augment import Augmenter, augmenter
-from polyfed.data.preparation import Preparation, per_channel
+from polyfed.data.corrupt import Corruption, corrupt_rows
+from polyfed.data.preparation import Preparation, filled, per_channel
 from polyfed.data.samples import Pool, Samples
 from polyfed.data.sources.base import Dataset, Source, load_cached
 from polyfed.data.sources.raw import resized
@@ -21,6 +22,7 @@ from polyfed.rng import generator
 
 __all__ = ["ClientData", "Federation", "Options", "Split", "federation", "split_dataset"]
 
+CLEAN = Corruption("none")
 RECENT = 256  # clients that are kept made
 
 
@@ -42,7 +44,12 @@ def divided(
 ) -> "Federation":
     """The federation of samples that are loaded already."""
     split = split_dataset(dataset, options, seed, source.limit)
-    return Federation(dataset, split, side, source.augment, device)
+    wish = Corruption(source.corrupt, source.corrupt_severity, source.corrupt_by, source.corrupt_on)
+    if not wish.idle and source.reader() is not None:
+        raise UsageError("data.corrupt changes samples once, and data.live=true reads them anew: choose one of them")
+    return Federation(
+        dataset, split, side, source.augment, device, wish, seed if options.seed is None else options.seed
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +107,14 @@ class Federation:
         side: int | None = None,
         augment: str = "none",
         device: torch.device | str | None = None,
+        corruption: Corruption = CLEAN,
+        seed: int = 0,
     ):
-        for key, value, given in (("size", side, side is not None), ("augment", augment, augment != "none")):
+        for key, value, given in (
+            ("size", side, side is not None),
+            ("augment", augment, augment != "none"),
+            ("corrupt", corruption.kind, corruption.kind != "none"),
+        ):
             if given and not dataset.images:
                 raise UsageError(f"data.{key}={value} is for images, and {dataset.name} holds none")
         self.dataset, self.split, self.notes = dataset, split, dict(split.notes)
@@ -110,10 +123,15 @@ class Federation:
         if side is not None and x.shape[1:3] != (side, side):
             x = resized(x, side)
             self.notes["resized"] = self.side = side
+        if not corruption.idle and not dataset.corrupted:
+            x, self.notes["corrupted"] = corrupt_rows(x, split, corruption, seed)
+        if dataset.incomplete:
+            others = [np.concatenate(some) for some in zip(split.val, split.test, strict=True)]
+            x = filled(x, split.train, others)
         self._x = x
         pool = as_pool(dataset, x)
         self.pool = pool if device is None else pool.to(torch.device(device))
-        self._augment = augment
+        self._augment, self._corrupted = augment, not corruption.idle
 
     @property
     def classes(self) -> int:
@@ -163,8 +181,10 @@ class Federation:
 
     @cached_property
     def as_trained(self) -> Dataset:
-        """Its samples with images already resized: from these another process makes the same federation."""
-        return self.dataset if self._x is self.dataset.x else replace(self.dataset, x=self._x)
+        """Its samples already resized, corrupted and filled: from these another process makes the same federation."""
+        if self._x is self.dataset.x:
+            return self.dataset
+        return replace(self.dataset, x=self._x, corrupted=self._corrupted)
 
     def view(self, rows: Indices) -> Samples:
         """These rows of the pool."""

@@ -1,8 +1,33 @@
 """Kinds of parameters that sources and partitions share."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BeforeValidator
+
+# what data.corrupt may say: none, any, a family, or one of its kinds
+Kind = Literal[
+    "none",
+    "any",
+    "noise",
+    "gaussian_noise",
+    "shot_noise",
+    "impulse_noise",
+    "blur",
+    "defocus_blur",
+    "glass_blur",
+    "motion_blur",
+    "zoom_blur",
+    "weather",
+    "snow",
+    "frost",
+    "fog",
+    "brightness",
+    "digital",
+    "contrast",
+    "elastic_transform",
+    "pixelate",
+    "jpeg_compression",
+]
 
 
 def whole_or(*words: str, least: int = 1) -> BeforeValidator:

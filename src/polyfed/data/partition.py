@@ -187,7 +187,9 @@ class Users(Partition):
     rounding: Literal["up", "down"] = param("up", "how a user's number of test samples is rounded")
 
     def split(self, labels: Array, clients: int | None, classes: int, rng: Rng, origin: Array | None = None) -> Parted:
-        users, owner = origins(origin, "users", "uci-har, folder, manifest, a data set per client, arrays with users")
+        users, owner = origins(
+            origin, "users", "uci-har, femnist, folder, manifest, a data set per client, arrays with users"
+        )
         count = len(users) if clients is None else clients
         if count > len(users):
             raise UsageError(f"split.clients={count} is more than the {len(users)} users there are")
@@ -208,7 +210,7 @@ class Domains(Partition):
     by = "domains"
 
     def split(self, labels: Array, clients: int | None, classes: int, rng: Rng, origin: Array | None = None) -> Parted:
-        domains, domain = origins(origin, "domains", "folder")
+        domains, domain = origins(origin, "domains", "pacs, office-home, digits3, folder")
         count = enough(labels, len(domains) if clients is None else clients)
         each, rest = divmod(count, len(domains))
         if rest or not each:

@@ -1,6 +1,7 @@
 """How raw samples become what a model eats, as plain data that is shipped with the model."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,6 +108,28 @@ class Preparation(Typed):
         except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
             why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
             raise DataError(f"cannot read how inputs are prepared from '{path}': {why}") from None
+
+
+def filled(x: np.ndarray, train: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows with every missing value (NaN) replaced by what its client knows from its training rows.
+
+    `train` and `others` are each client's training rows and further rows. A value that a client never sees in training,
+    and one of a row that is nobody's, becomes the mean over all clients' training rows, or 0 where there is none.
+    """
+    if not np.isnan(x).any():
+        return x
+    made, everyone = x.copy(), _known_mean(x[np.concatenate(list(train))], np.zeros(x.shape[1:], x.dtype))
+    for mine, more in zip(train, others, strict=True):
+        rows = np.concatenate([mine, more])
+        made[rows] = np.where(np.isnan(x[rows]), _known_mean(x[mine], everyone), x[rows])
+    return np.where(np.isnan(made), everyone, made)
+
+
+def _known_mean(rows: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+    """The mean of each value over the rows that have it."""
+    known = (~np.isnan(rows)).sum(axis=0)
+    mean = np.nansum(rows, axis=0, dtype=np.float64) / np.maximum(known, 1)
+    return np.where(known > 0, mean, otherwise).astype(rows.dtype)
 
 
 def per_channel(values: Numbers | None, axes: int, device: torch.device | None = None) -> Tensor | None:

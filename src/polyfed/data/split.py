@@ -10,7 +10,7 @@ import numpy as np
 from polyfed.data.longtail import limited, long_tail
 from polyfed.data.partition import Parted, Partition, noted
 from polyfed.data.sources.base import Dataset
-from polyfed.data.strata import Indices, hold_out, pick, shares
+from polyfed.data.strata import Indices, deal, hold_out, pick, shares
 from polyfed.errors import UsageError
 from polyfed.rng import generator
 
@@ -93,7 +93,7 @@ def split_dataset(dataset: Dataset, options: Options, seed: int, limit: int | No
     official = np.arange(0) if pooled else np.arange(dataset.train, len(dataset.y))
     public = _public(dataset, options.public, official, seed) if len(official) else official
     official = np.setdiff1d(official, public, assume_unique=True)
-    own = _own_tests(dataset, official, parted.origins) if by == "users" else None
+    own = _own_tests(dataset, by, official, parts, parted.origins, seed)
     locals_, left = _local(dataset, options, parts, official, seed, own)
     train, val, test = (tuple(column) for column in zip(*locals_, strict=True))
     if own is not None:  # whoever has no test of its own had one cut, and that is tested too
@@ -160,11 +160,26 @@ def _check(partition: Partition, parted: Parted, n: int) -> None:
         raise UsageError(f"partition '{partition.name}' gives a sample to two clients, or one that does not exist")
 
 
-def _own_tests(dataset: Dataset, official: Indices, origins: list[int] | None) -> list[Indices] | None:
-    """Every client's official test rows; None where none of them is a client's."""
-    if dataset.users is None or origins is None or not np.isin(dataset.users[official], origins).any():
+def _own_tests(
+    dataset: Dataset, by: str, official: Indices, parts: list[Indices], origins: list[int] | None, seed: int
+) -> list[Indices] | None:
+    """Every client's official test rows; None where none of them is a client's.
+
+    Clients of one domain share its rows, each class in proportion to what they hold of it.
+    """
+    ids = getattr(dataset, by) if by else None
+    if ids is None or origins is None or not np.isin(ids[official], origins).any():
         return None
-    return [official[dataset.users[official] == origin] for origin in origins]
+    if by == "users":
+        return [official[ids[official] == origin] for origin in origins]
+    own = [official[:0]] * len(origins)
+    for origin in np.unique(origins):
+        members, rows = np.flatnonzero(np.array(origins) == origin), official[ids[official] == origin]
+        counts = np.stack([np.bincount(dataset.labels[parts[k]], minlength=dataset.classes) for k in members])
+        dealt = deal(dataset.labels[rows], counts, generator(seed, "domain test", int(origin)))
+        for k, test in zip(members, dealt, strict=True):
+            own[k] = rows[test]
+    return own
 
 
 def _local(

@@ -1,6 +1,6 @@
 """Where samples come from: named data sets, folders, arrays."""
 
-from polyfed.data.sources import arrays, cifar, digits, folder, har, idx, manifest
+from polyfed.data.sources import arrays, cifar, digits, domains, folder, har, idx, leaf, manifest, motion, photographs
 from polyfed.data.sources.base import Dataset, Source, load_cached, source, sources
 
 __all__ = [
@@ -9,11 +9,15 @@ __all__ = [
     "arrays",
     "cifar",
     "digits",
+    "domains",
     "folder",
     "har",
     "idx",
+    "leaf",
     "load_cached",
     "manifest",
+    "motion",
+    "photographs",
     "source",
     "sources",
 ]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from polyfed.data.fields import whole_or
+from polyfed.data.fields import Kind, whole_or
 from polyfed.errors import DataError
 from polyfed.registry import Registry, Spec, param
 
@@ -24,7 +24,8 @@ class Dataset:
 
     Images are uint8 [N, H, W, C], anything else float32 with channels first; mean and std are per channel in raw
     units; users and domains are places in their tuples of names, or -1 for nobody. Test rows that have a user are that
-    user's own test; where `pooled_users` is true, splitting by user takes both alike.
+    user's own test (or domain's, where a split goes by domain); where `pooled_users` is true, splitting by user takes
+    both alike. Where samples are `incomplete`, a missing value is NaN, and is filled once the split is known.
     """
 
     name: str
@@ -40,6 +41,8 @@ class Dataset:
     domain_names: tuple[str, ...] = ()
     pooled_users: bool = False
     notes: dict[str, int] = field(default_factory=dict)
+    incomplete: bool = False
+    corrupted: bool = False  # whether that was done to it already
 
     def __post_init__(self) -> None:
         complaint = _complaint(self)
@@ -80,12 +83,17 @@ def _complaint(data: Dataset) -> str:
     low, high = int(data.y.min()), int(data.y.max())
     if low < 0 or high >= data.classes:
         return f"labels run from {low} to {high}, expected 0 to {data.classes - 1}"
-    if not data.images and not np.isfinite(data.x).all():
-        row = int(np.flatnonzero(~np.isfinite(data.x.reshape(n, -1)).all(axis=1))[0])
+    strange = np.isinf if data.incomplete else _not_finite
+    if not data.images and strange(data.x).any():
+        row = int(np.flatnonzero(strange(data.x.reshape(n, -1)).any(axis=1))[0])
         return f"row {row} holds a value that is not a finite number"
     return _strange_ids(data.users, data.user_names, n, "user") or _strange_ids(
         data.domains, data.domain_names, n, "domain"
     )
+
+
+def _not_finite(x: np.ndarray) -> np.ndarray:
+    return ~np.isfinite(x)
 
 
 def _strange_ids(ids: np.ndarray | None, names: tuple[str, ...], n: int, what: str) -> str:
@@ -107,6 +115,10 @@ class Source(Spec):
         "auto", "side to which images are resized; auto: only where they are too small for the model"
     )
     augment: Literal["none", "flip", "crop", "crop+flip"] = param("none", "random changes to training images")
+    corrupt: Kind = param("none", "a kind of corruption of images, or a family (or any) to draw kinds from")
+    corrupt_severity: int = param(3, "how badly: 0 not at all, 5 most", ge=0, le=5)
+    corrupt_by: Literal["sample", "client"] = param("sample", "who draws a kind of the family: each sample or client")
+    corrupt_on: Literal["all", "train", "test"] = param("all", "which samples are corrupted")
 
     @property
     def natural_partition(self) -> str:
@@ -158,7 +170,8 @@ KEPT = 2  # data sets are large
 
 def load_cached(wanted: Source) -> Dataset:
     """The samples of a source; the last few are kept, so that one process reads the same files once."""
-    settings = {k: v for k, v in wanted.dump().items() if k not in ("limit", "augment")}  # these change no file
+    later = ("limit", "augment", *(field for field in Source.model_fields if field.startswith("corrupt")))
+    settings = {k: v for k, v in wanted.dump().items() if k not in later}  # these change nothing that is read
     key = json.dumps([settings, str(wanted.home())], sort_keys=True)
     if key not in _loaded:
         _loaded[key] = wanted.load()
@@ -171,6 +184,11 @@ def load_cached(wanted: Source) -> Dataset:
 def broken(name: str, path: Path, what: str) -> DataError:
     """A file that is missing, truncated or foreign, what was expected, and the way out."""
     return DataError(f"{name}: {path} {what}; `polyfed data get {name}` brings it")
+
+
+def misplaced(name: str, path: Path, what: str, layout: str) -> DataError:
+    """The same for files that nobody but the user can bring: what was expected, and where."""
+    return DataError(f"{name}: {path} {what}; expected there: {layout}")
 
 
 def find(name: str, folders: list[Path], file: str, *endings: str) -> Path:

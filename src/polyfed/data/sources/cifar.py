@@ -1,11 +1,12 @@
 """CIFAR-10 and CIFAR-100 in their official binary version; the pickled one is never opened."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from polyfed.data.sources.base import Dataset, Numbers, Source, broken, find, source
+from polyfed.registry import param
 
 PIXELS = 3 * 32 * 32
 MEAN: Numbers = tuple(255 * m for m in (0.4914, 0.4822, 0.4465))
@@ -28,10 +29,17 @@ class Cifar(Source):
         x, y = np.empty((n, 32, 32, 3), np.uint8), np.empty(n, np.int64)
         for file, count in self.files.items():
             path = find(self.name, folders, file)
-            x[at : at + count], y[at : at + count] = read_records(path, self.label_bytes, count, self.name)
+            x[at : at + count], y[at : at + count] = read_records(
+                path, self.label_bytes, count, self.name, self.label_at
+            )
             at += count
         train = n - count
         return Dataset(self.name, x, y, train, self.label_names(path.parent), MEAN, STD)
+
+    @property
+    def label_at(self) -> int:
+        """Which of a record's label bytes is the label; the last one."""
+        return self.label_bytes - 1
 
     def label_names(self, folder: Path) -> tuple[str, ...]:
         """What the classes are called."""
@@ -59,21 +67,30 @@ class Cifar10(Cifar):
 
 @source("cifar100", paper="Krizhevsky 2009")
 class Cifar100(Cifar):
-    """Small photographs of a hundred kinds (the fine labels), 50000 + 10000."""
+    """Small photographs of a hundred kinds, or of their twenty superclasses, 50000 + 10000."""
 
     files = {"train.bin": 50_000, "test.bin": 10_000}
     label_bytes = 2  # coarse, fine
     folder = "cifar-100-binary"
     pickled = ("cifar-100-python", "train")
 
+    labels: Literal["fine", "coarse"] = param("fine", "fine: the hundred classes; coarse: the twenty superclasses")
+
+    @property
+    def label_at(self) -> int:
+        """The coarse label comes before the fine one."""
+        return 0 if self.labels == "coarse" else 1
+
     def label_names(self, folder: Path) -> tuple[str, ...]:
-        file = folder / "fine_label_names.txt"
+        file, many = folder / f"{self.labels}_label_names.txt", 20 if self.labels == "coarse" else 100
         words = file.read_text(encoding="utf-8").split() if file.is_file() else []
-        return tuple(words) if len(words) == 100 else tuple(str(c) for c in range(100))
+        return tuple(words) if len(words) == many else tuple(str(c) for c in range(many))
 
 
-def read_records(path: Path, label_bytes: int, count: int, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images [n, 32, 32, 3] and the last label byte of every record."""
+def read_records(
+    path: Path, label_bytes: int, count: int, name: str, label_at: int = -1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images [n, 32, 32, 3] and one label byte of every record, by default the last."""
     length = label_bytes + PIXELS
     try:
         raw = np.fromfile(path, np.uint8)
@@ -84,4 +101,4 @@ def read_records(path: Path, label_bytes: int, count: int, name: str) -> tuple[n
         raise broken(name, path, what)
     records = raw.reshape(count, length)
     images = records[:, label_bytes:].reshape(count, 3, 32, 32).transpose(0, 2, 3, 1)
-    return images, records[:, label_bytes - 1].astype(np.int64)
+    return images, records[:, range(label_bytes)[label_at]].astype(np.int64)

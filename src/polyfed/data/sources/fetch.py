@@ -70,7 +70,32 @@ REMOTES = {
         2_947,
         "the folder 'UCI HAR Dataset'",
     ),
+    "tiny-imagenet": Remote(
+        "http://cs231n.stanford.edu/",
+        {"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"},
+        100_000,
+        10_000,
+        "the folder tiny-imagenet-200",
+    ),
+    "cinic10": Remote(
+        "https://datashare.is.ed.ac.uk/bitstream/handle/10283/3192/",
+        {"CINIC-10.tar.gz": "6ee4d0c996905fe93221de577967a372"},
+        90_000,
+        90_000,
+        "the folders train, valid and test",
+    ),
+    "svhn": Remote(
+        "http://ufldl.stanford.edu/housenumbers/",
+        {
+            "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+            "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+        },
+        73_257,
+        26_032,
+        "train_32x32.mat and test_32x32.mat",
+    ),
 }
+AS_THEY_ARE = (".mat",)  # files that are no archives
 
 
 def get(name: str, root: Path | None = None, progress: bool = True) -> Path:
@@ -111,7 +136,8 @@ def _bring(name: str, remote: Remote, home: Path, progress: bool) -> None:
                 raise DataError(f"{name}: {official}, and {second}; {by_hand}") from None
         install(out, home)
     for file in remote.files:
-        (home / file).unlink(missing_ok=True)
+        if not file.endswith(AS_THEY_ARE):
+            (home / file).unlink(missing_ok=True)
 
 
 def _official(remote: Remote, home: Path, out: Path, progress: bool) -> None:
@@ -119,6 +145,8 @@ def _official(remote: Remote, home: Path, out: Path, progress: bool) -> None:
     for file, md5 in remote.files.items():
         archive = home / file
         download(remote.address + file, archive, md5, progress)
+        if archive.suffix in AS_THEY_ARE:
+            continue  # it lies where it belongs
         if archive.suffixes == [".gz"]:
             with gzip.open(archive) as packed, (out / archive.stem).open("wb") as plain:
                 shutil.copyfileobj(packed, plain)

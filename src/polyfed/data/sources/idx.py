@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from polyfed.data.sources.base import Dataset, Numbers, Source, broken, find, source
+from polyfed.data.sources.base import Dataset, Numbers, Source, broken, find, misplaced, source
 from polyfed.errors import DataError
 
 UNSIGNED_BYTE = 8  # the code of the element type in an idx header
@@ -62,6 +62,29 @@ class Mnist(Idx):
             raise DataError(f"{self.name}: {files[0].parent}/writers-*.npy cannot be read: {error}") from None
         known, users = np.unique(numbers, return_inverse=True)
         return users, tuple(map(str, known))
+
+
+@source("mnist-writers", paper="LeCun et al. 1998")
+class MnistWriters(Mnist):
+    """MNIST by the hand that wrote it: 539 training writers are clients, 297 others wrote the global test."""
+
+    @property
+    def natural_partition(self) -> str:
+        """One writer, one client."""
+        return "users"
+
+    def folders(self) -> list[Path]:
+        return [self.home()] if self.root is not None else [self.home(), Mnist().home()]
+
+    def writers(self) -> tuple[np.ndarray | None, tuple[str, ...]]:
+        for folder in self.folders():
+            found = Mnist(root=folder).writers()
+            if found[0] is not None:
+                return found
+        layout = (
+            "the four idx files of MNIST, and writers-train.npy and writers-test.npy with a writer's number per row"
+        )
+        raise misplaced(self.name, self.home() / "writers-train.npy", "is missing", layout)
 
 
 @source("fashion-mnist", paper="Xiao et al. 2017")

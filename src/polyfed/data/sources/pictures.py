@@ -1,10 +1,12 @@
 """Pictures as arrays of pixels."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from polyfed.data.sources.raw import in_colour
 from polyfed.errors import DataError
 from polyfed.files import plain_file
 
@@ -31,3 +33,18 @@ def pixels(picture: Any, side: int | None = None) -> np.ndarray:
         plain = plain.resize((side, side), Image.Resampling.BILINEAR)
     array = np.array(plain)
     return array[..., None] if array.ndim == 2 else array
+
+
+def read_coloured(name: str, files: Sequence[Path], side: int | None) -> np.ndarray:
+    """Pictures as uint8 [N, H, W, 3], read one by one into one array; grey ones get their channels."""
+    if not files:
+        return np.empty((0, side or 0, side or 0, 3), np.uint8)
+    first = read_image(files[0], side)
+    made = np.empty((len(files), *first.shape[:2], 3), np.uint8)
+    for at, file in enumerate(files):
+        picture = first if at == 0 else read_image(file, side)
+        if picture.shape[:2] != first.shape[:2]:
+            sizes = " and ".join(f"{one.shape[1]} x {one.shape[0]}" for one in (first, picture))
+            raise DataError(f"{name}: {files[0]} and {file} have {sizes} pixels; data.size=N gives all images one side")
+        made[at] = in_colour(picture[None], 3)[0]
+    return made

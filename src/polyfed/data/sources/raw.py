@@ -144,7 +144,9 @@ def statistics_of(levels: np.ndarray) -> tuple[Numbers, Numbers]:
 
 
 def channel_statistics(rows: np.ndarray) -> tuple[Numbers, Numbers]:
-    """Mean and standard deviation of every channel of [N, C, ...] numbers."""
+    """Mean and standard deviation of every channel of [N, C, ...] numbers; missing ones (NaN) do not count."""
     axes = (0, *range(2, rows.ndim))
-    mean, std = rows.mean(axes, dtype=np.float64), rows.std(axes, dtype=np.float64)
+    mean_of, std_of = (np.nanmean, np.nanstd) if np.isnan(rows).any() else (np.mean, np.std)
+    mean = np.asarray(mean_of(rows, axes, dtype=np.float64))
+    std = np.asarray(std_of(rows, axes, dtype=np.float64))
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

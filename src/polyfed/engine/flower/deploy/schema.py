@@ -110,6 +110,8 @@ def own_data(config: Config, site: Site) -> Dataset:
         raise UsageError(f"a site has its samples in a folder: data.name must be folder, not '{source.name}'")
     if source.limit is not None:
         raise UsageError("data.limit needs the samples of all sites; a federation takes them as they are")
+    if source.corrupt != "none":
+        raise UsageError("data.corrupt is for simulations; a federation takes the sites' samples as they are")
     return source.of_one(site.data)
 
 
