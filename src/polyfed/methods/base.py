@@ -39,6 +39,7 @@ class Method(Spec):
     weighting: ClassVar[str] = "sample"
     buffers: ClassVar[str] = "shared"
     everyone: ClassVar[bool] = False  # all clients every round, whoever is selected
+    own_models: ClassVar[bool] = False  # whether clients may have architectures of their own
     newcomer: ClassVar[str] = "the global model"  # what a client that never trained gets, in words
     family: ClassVar[str] = ""  # one of FAMILIES; by default global or personal, by who answers for a client
     cost: ClassVar[str] = "as FedAvg"  # what a round computes, in words
@@ -245,6 +246,11 @@ class OnTop(Method):
     def everyone(self) -> bool:  # type: ignore[override]
         """The base's."""
         return self.base.everyone
+
+    @property
+    def own_models(self) -> bool:  # type: ignore[override]
+        """The base's."""
+        return self.base.own_models
 
     def begin_finish(self, client: Client) -> None:
         """Make live the model that `finish` builds on: the client's, finished by its base where no model is global."""

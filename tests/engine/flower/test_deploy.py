@@ -378,7 +378,8 @@ def hellos(folder):
         sites._ask_for_hellos = lambda *_: {name: said[name] | changes.get(name, {}) for name in SITES}
         sites.collect_hellos(config, log.append)
         world = sites.world(config)
-        return {SITES[o.client]: fault_of_hello(o, world.task.classes, world.origin) for o in sites.hello()}, sites
+        classes, hellos = world.task.classes, list(sites.hello())
+        return {SITES[o.client]: fault_of_hello(o, classes, world.origin_of(o.client)) for o in hellos}, sites
 
     return said, collect, log
 
