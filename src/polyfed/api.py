@@ -357,14 +357,14 @@ class Result:
         who = "global" if id is None else f"client-{self.folder.called(id)}"
         where = self._export_folder() / f"{who}-{form}" if out is None else Path(out)
         predictor, data = replay(config, self.folder, id), federation_of(config)
-        model = config.model.common if id is None else models_of(config.model, data.split.names)[id]
-        config = config.model_copy(update={"model": model})
+        own = config.model.common if id is None else models_of(config.model, data.split.names)[id]
+        told = config.model_copy(update={"model": own}).dump()
 
         def text(worst: float) -> str:
             with reading(f"the run at '{self.path}'"):
-                return card(self.folder, config.dump(), id, predictor, form, worst)
+                return card(self.folder, told, id, predictor, form, worst)
 
-        return export(config, predictor, form, where, data.dataset.x, text)
+        return export(config, own, predictor, form, where, data.dataset.x, text)
 
     def _export_folder(self) -> Path:
         place = self.folder.place / "export"

@@ -19,7 +19,7 @@ THREE = {
     "data.limit": 10,
     "rounds": 2,
 }
-METHODS = ("local", "fedproto")
+METHODS = ("local", "fedproto", "flda")
 
 
 class StopAfterOne:
@@ -106,7 +106,7 @@ def test_a_resumed_run_must_have_the_same_models(trial):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method.name": "fedavg"}, "method 'fedavg' cannot average: leave it out, or take .* (fedproto, local)"),
+        ({"method.name": "fedavg"}, "method 'fedavg' cannot average: leave it out, or take .* (fedproto, flda, local)"),
         ({"method": {"name": "ecl", "base": "fedprox"}}, "method 'ecl' cannot average"),
         ({"method.name": "fedproto", "model.width": 0.1}, "exchanges features, .* 'mlp' has 51 where 'lenet' has 21"),
         ({"method.name": "local", "model.per_client": {"nobody": "mlp"}}, "'nobody' is no client's name or id"),
@@ -121,8 +121,25 @@ def test_what_needs_models_that_are_alike_is_refused(trial, changes, words):
     assert re.search(pattern, str(refused.value)), str(refused.value)
 
 
-@pytest.mark.parametrize("method", ["fedavg-ft", "ecl", "lws", "tau-norm", "fedafa"])
-def test_methods_on_top_take_what_their_base_takes(trial, method):
-    done = trial(THREE | {"method": {"name": method, "base": "local"}, "rounds": 1})
+def test_fldas_private_network_is_the_clients_and_the_shared_one_is_everybodys(trial):
+    run = trial.run(THREE | {"method.name": "flda", "rounds": 1, "participation": 1.0})
+    summary = run.go()
+    assert summary["rejected"] == summary["failed"] == {}
+    shared = run.world.resident.layout.length(run.method.shared)
+    assert [one.layout.length(run.method.shared) for one in run.world.residents] == [shared] * 4
+    for k, name in ((0, "lenet"), (3, "cnn5-bn")):
+        section = {"name": name, "width": 0.25}
+        private = make_config({"model": section}).model.build(run.world.federation.shape, 10)
+        client = run.world.client(run.jobs("evaluate", 2, [k])[0], run.store.get(k, run.store.table[k]))
+        assert [tuple(p.shape) for p in client.model.own.parameters()] == [tuple(p.shape) for p in private.parameters()]
+        assert torch.equal(client.live.get(run.method.shared)[0], run.server.part(run.method.shared)[0])
+
+
+ON_TOP = ("fedavg-ft", "ecl", "lws", "tau-norm", "fedafa")
+
+
+@pytest.mark.parametrize(("method", "base"), [*((name, "local") for name in ON_TOP), ("fedavg-ft", "flda")])
+def test_methods_on_top_take_what_their_base_takes(trial, method, base):
+    done = trial(THREE | {"method": {"name": method, "base": base}, "rounds": 1})
     assert done["failed"] == {}
     assert done["unfinished"] == []

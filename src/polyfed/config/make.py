@@ -46,7 +46,7 @@ def _check_own_models(method: Any, model: Any) -> None:
         able = ", ".join(spec.name for spec in registry_of("method") if getattr(spec, "own_models", False) is True)
         raise UsageError(
             f"model.per_client gives clients models of their own, which method '{method.name}' cannot average: leave "
-            f"it out, or take a method that shares no model ({able})"
+            f"it out, or take a method that can ({able})"
         )
 
 

@@ -175,7 +175,11 @@ class World:
         return resident
 
     def _built(self, model: Model) -> Net:
-        return self.method.build(model.build(self.federation.shape, self.federation.classes))
+        shape, classes, common = self.federation.shape, self.federation.classes, self.config.model.common
+        net = model.build(shape, classes)
+        if model == common:
+            return self.method.build(net)
+        return self.method.build_own(net, lambda: common.build(shape, classes))
 
     def origin_of(self, client: int) -> dict[str, str]:
         """Digests of where a client starts."""
