@@ -111,6 +111,7 @@ def test_a_resumed_run_must_have_the_same_models(trial):
         ({"method.name": "fedproto", "model.width": 0.1}, "exchanges features, .* 'mlp' has 51 where 'lenet' has 21"),
         ({"method.name": "local", "model.per_client": {"nobody": "mlp"}}, "'nobody' is no client's name or id"),
         ({"method.name": "local", "eval.oracle": True}, "eval.oracle averages what clients keep"),
+        ({"method.name": "flda", "privacy": {"name": "dp-sgd", "noise": 1.0}}, "privacy=dp-sgd bounds what one model"),
         ({"method.name": "local", "init": "model.safetensors"}, "init names one model for all to start from"),
     ],
 )
