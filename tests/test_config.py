@@ -371,3 +371,20 @@ def test_who_does_the_work_may_change_between_sittings_but_not_the_threads_that_
     assert differences(one, two) == ["engine.server_threads (1, now 2)"]
     other = deciding(make_config({"engine": {"workers": 2}, "checkpoint": {"every": 3}}).dump())
     assert differences(one, other) == []
+
+
+def test_models_of_clients_are_given_by_name_or_section_and_merged_client_by_client(tmp_path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("method: local\nmodel.per_client:\n  0: lenet\n  a.b: {name: cnn, width: 2}\n")
+    config = make_config(read_config(file), read_assignments(["model.per_client.site-a=cnn5"]))
+    own = config.model.per_client
+    assert {who: model.name for who, model in own.items()} == {"0": "lenet", "a.b": "cnn", "site-a": "cnn5"}
+    assert own["a.b"].width == 2
+    again = make_config(read_yaml(write_yaml(config.dump()), "what was written"))
+    assert again == config
+    assert "per_client" not in make_config({}).dump()["model"]
+
+
+def test_a_command_line_gives_clients_models_as_a_mapping_too() -> None:
+    words = ["method=local", "model.per_client={0: lenet, site-*: {name: cnn, width: 2}}"]
+    assert [one.name for one in make_config(read_assignments(words)).model.architectures] == ["mlp", "lenet", "cnn"]

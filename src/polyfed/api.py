@@ -27,6 +27,7 @@ from polyfed.measure.metrics import round_of_arrival
 from polyfed.measure.watch import Watch
 from polyfed.methods.base import Method, methods
 from polyfed.models.own import hold
+from polyfed.models.per_client import models_of
 from polyfed.registry import Spec
 from polyfed.report.forms import Table
 from polyfed.report.progress import watching
@@ -355,14 +356,15 @@ class Result:
         config = _config_of_run(self.folder, objects, trust)
         who = "global" if id is None else f"client-{self.folder.called(id)}"
         where = self._export_folder() / f"{who}-{form}" if out is None else Path(out)
-        predictor = replay(config, self.folder, id)
-        rows = federation_of(config).dataset.x
+        predictor, data = replay(config, self.folder, id), federation_of(config)
+        own = config.model.common if id is None else models_of(config.model, data.split.names)[id]
+        told = config.model_copy(update={"model": own}).dump()
 
         def text(worst: float) -> str:
             with reading(f"the run at '{self.path}'"):
-                return card(self.folder, config.dump(), id, predictor, form, worst)
+                return card(self.folder, told, id, predictor, form, worst)
 
-        return export(config, predictor, form, where, rows, text)
+        return export(config, own, predictor, form, where, data.dataset.x, text)
 
     def _export_folder(self) -> Path:
         place = self.folder.place / "export"

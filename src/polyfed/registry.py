@@ -168,6 +168,9 @@ def specs_in(value: Any) -> Iterator[Spec]:
     """Every Spec that was chosen in a config, or in a Spec."""
     if isinstance(value, Spec):
         yield value
+    if isinstance(value, dict):
+        for one in value.values():
+            yield from specs_in(one)
     if isinstance(value, BaseModel):
         for key in type(value).model_fields:
             yield from specs_in(getattr(value, key))

@@ -87,7 +87,8 @@ def test_each_measure_looks_at_its_own_samples(world):
 
 @pytest.mark.parametrize(("shape", "side"), [((1, 20, 40), 32), ((1, 32, 40), None), ((100,), None)])
 def test_images_too_small_in_one_direction_are_resized(shape, side):
-    config = SimpleNamespace(data=SimpleNamespace(size="auto"), model=SimpleNamespace(smallest=lambda shape: 32))
+    small, large = (SimpleNamespace(name=str(n), smallest=lambda shape, n=n: n) for n in (8, 32))
+    config = SimpleNamespace(data=SimpleNamespace(size="auto"), model=SimpleNamespace(architectures=[large, small]))
     assert side_of(config, SimpleNamespace(shape=shape, images=True)) == side
 
 

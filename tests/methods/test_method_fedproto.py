@@ -133,7 +133,7 @@ def test_undrawn_it_is_local_bit_for_bit(ride: Riding, model: str) -> None:
 def test_no_weight_is_sent_and_the_bytes_are_those_of_the_accounting(ride: Riding) -> None:
     """Down C d, up #O_k (d + 1), beside ids of 8 bytes each; nothing goes down before anything came up."""
     run = ride("fedproto", data="skewed")
-    d = run.world.model_width
+    d = run.world.sizes(run.world.resident)["d"]
     for k, holds in enumerate(HOLDS):
         assert run.train(1, k).down.nbytes == 0
         assert run.train(2, k).down.nbytes == 5 * (4 * d + 8)

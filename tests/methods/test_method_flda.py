@@ -98,7 +98,7 @@ def test_everything_is_trained_together_and_only_the_shared_network_is_sent(ride
         seen = run.train(1, k)
         assert len(seen.up.w) == len(seen.down.w) == plain.layout.size
         before, after = run.initial.get(FLDA().personal)[0], seen.memory().personal
-        width = run.world.model_width + 1  # of the gate
+        width = run.world.sizes(run.world.resident)["d"] + 1  # of the gate
         assert not torch.equal(before[:-width], after[:-width])
         assert not torch.equal(before[-width:], after[-width:])
         assert not torch.equal(seen.up.w, plain.train(1, k).up.w)

@@ -92,7 +92,7 @@ class Together:
         """Read the data here, so that all processes share them; return the bytes that a cell needs beside them."""
         with contextlib.suppress(Exception), threads(1):  # the cell itself will say what is wrong
             data = federation_of(config)
-            return cell_memory(config.model, data.shape, data.classes, workers)
+            return cell_memory(config.model.architectures, data.shape, data.classes, workers)
         return 0.0
 
     def _fits(self, estimate: float) -> bool:

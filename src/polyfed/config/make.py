@@ -1,6 +1,7 @@
 """Making a checked Config from trees: what is registered is looked up, and a mistake is explained in a sentence."""
 
 import importlib
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -31,6 +32,7 @@ def make_config(*trees: Tree) -> Config:
     known = set(Config.model_fields)
     for name in NAMED:
         tree[name] = registry_of(name).build(tree[name], name)
+    _check_own_models(tree["method"], tree["model"], tree["privacy"])
     split = tree["split"]
     if isinstance(split, dict):
         tree["split"] = _split(split, tree["data"].natural_partition)
@@ -38,6 +40,21 @@ def make_config(*trees: Tree) -> Config:
         return Config(**tree)
     except ValidationError as error:
         raise UsageError(_locate(error, known)) from None
+
+
+def _check_own_models(method: Any, model: Any, privacy: Any) -> None:
+    """Refuse models of clients' own where a method averages what must be alike, and where noise is fitted to one."""
+    if model.per_client and privacy.name != "none":
+        raise UsageError(
+            f"privacy={privacy.name} bounds what one model for all tells, and model.per_client gives clients models of "
+            "their own: leave one of them out"
+        )
+    if model.per_client and not method.own_models:
+        able = ", ".join(spec.name for spec in registry_of("method") if getattr(spec, "own_models", False) is True)
+        raise UsageError(
+            f"model.per_client gives clients models of their own, which method '{method.name}' cannot average: leave "
+            f"it out, or take a method that can ({able})"
+        )
 
 
 def _split(section: Tree, natural: str) -> Split:

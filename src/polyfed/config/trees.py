@@ -10,16 +10,20 @@ from polyfed.registry import in_words
 
 # sections for which a bare value sets the name
 NAMED = ("method", "model", "data", "attack", "defence", "engine", "track", "privacy")
+BY_CLIENT = "per_client"  # a key whose mapping is by clients, whose names may be anything
 Tree = dict[str, Any]
 
 
 def named_sections(tree: Tree, names: tuple[str, ...] = (*NAMED, "base")) -> Tree:
-    """A bare value for a section that is chosen by name becomes its name; so does one for a nested base."""
+    """A bare value for a section that is chosen by name becomes its name; so does a base's, or a client's model."""
     made = {}
     for key, value in tree.items():
         if key in names and isinstance(value, str | list):  # a list is an axis of a comparison
             value = {"name": value}
-        made[key] = named_sections(value, ("base",)) if isinstance(value, dict) else value
+        if key == BY_CLIENT and isinstance(value, dict):
+            made[key] = {str(who): {"name": one} if isinstance(one, str) else one for who, one in value.items()}
+        else:
+            made[key] = named_sections(value, ("base",)) if isinstance(value, dict) else value
     return made
 
 
@@ -61,8 +65,10 @@ def unflatten(tree: Tree, names: tuple[str, ...] = (*NAMED, "base")) -> Tree:
     """`train.lr: 0.1` means the same as `train: {lr: 0.1}`, in a file as on the command line."""
     made: Tree = {}
     for key, value in tree.items():
-        layer = unflatten(value, ("base",)) if isinstance(value, dict) and is_section(value) else value
-        for word in reversed(key.split(".") if isinstance(key, str) else [key]):
+        words = key.split(".") if isinstance(key, str) else [key]
+        nested = isinstance(value, dict) and is_section(value) and words[-1] != BY_CLIENT
+        layer = unflatten(value, ("base",)) if nested else value
+        for word in reversed(words):
             layer = {word: layer}
         made = merge(named_sections(made, names), named_sections(layer, names))
     return made

@@ -27,6 +27,8 @@ def check_oracle(config: Config) -> None:
     method: Method = config.method
     if config.engine.name != "local":
         raise UsageError(f"eval.oracle needs all memories on one machine: set engine=local, not {config.engine.name}")
+    if config.model.per_client:
+        raise UsageError("eval.oracle averages what clients keep, and with model.per_client their models differ")
     if method.personal == nothing or type(method).predictor is not Method.predictor:
         raise UsageError(
             f"eval.oracle averages what a method keeps of its model, and method '{method.name}' keeps no slice that "

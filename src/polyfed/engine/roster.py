@@ -28,7 +28,7 @@ class Roster:
             client = outcome.client
             if outcome.error:
                 raise RunFailed(f"client {client} could not say hello: {statements.bounded(outcome.error)}")
-            fault = statements.fault_of_hello(outcome, classes, self.run.world.origin)
+            fault = statements.fault_of_hello(outcome, classes, self.run.world.origin_of(client))
             if fault:
                 self.refused[client] = f"in its hello {fault}"
                 known.append(Known(client, self.run.world.federation.clients[client].name, 0, (0,) * classes))

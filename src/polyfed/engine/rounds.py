@@ -107,11 +107,8 @@ class Run:
         self.server.defence = self.defender = self._defender()
         origin = Origin(deciding(config.dump()), self._federation())
         self.checkpoints = Checkpoints(self.folder.place / "checkpoints", config.checkpoint.keep, origin)
-        layout = self.world.resident.layout
-        dims = {"C": self.world.task.classes, "d": self.world.model_width}
-        dims |= {"h": self.world.model_width + self.world.head_bias}
-        dims |= {"P": layout.n_weights, "F": layout.size, "I": layout.n_integers}
-        self.gate = Gate(self.world.wire, layout, dims, config.gate.norm)
+        layout, sizes = self.world.resident.layout, self.world.sizes(self.world.resident)
+        self.gate = Gate(self.world.wire, layout, sizes, config.gate.norm)
         groups = class_groups(self.server.class_counts)
         self.recorder = Recorder(self.folder.place, groups, {k.id: k.name for k in self.server.clients.values()})
         self.admission = Admission(self)

@@ -1,6 +1,7 @@
 """Whether an experiment fits into this machine's memory, asked before anything large is made."""
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,19 @@ CGROUPS = {
 }  # what a container may use, and what it uses
 
 
-def need_memory(model: Model, shape: tuple[int, ...], classes: int, clients: int) -> None:
-    """Refuse a model, or tables of counts, that cannot fit."""
+def need_memory(models: Sequence[Model], shape: tuple[int, ...], classes: int, clients: int) -> None:
+    """Refuse models that are in memory together, or tables of counts, that cannot fit."""
     most = memory()
     tables = COUNT * classes**2 * (clients + 1)
     if tables > most:
         need = f"{classes} classes need {in_bytes(tables)} for tables of counts"
         raise UsageError(f"{need}; there are {in_bytes(most)} here")
-    weights = COPIES * NUMBER * _weights(model, shape, classes)
+    weights = COPIES * NUMBER * _weights(models, shape, classes)
     if weights > most:
         asked = "more than can be counted" if weights == float("inf") else in_bytes(weights)
-        raise UsageError(
-            f"model '{model.name}' needs {asked} of memory; there are {in_bytes(most)} here: make it smaller"
-        )
+        names = " and ".join(f"'{model.name}'" for model in models)
+        who, it = (f"model {names} needs", "it") if len(models) == 1 else (f"models {names} need", "them")
+        raise UsageError(f"{who} {asked} of memory; there are {in_bytes(most)} here: make {it} smaller")
 
 
 class _Unfilled(TorchFunctionMode):
@@ -46,13 +47,12 @@ class _Unfilled(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _weights(model: Model, shape: tuple[int, ...], classes: int) -> float:
-    """How many numbers a network has, without making any; a user's own module cannot be asked."""
-    if not isinstance(model, Zoo):
-        return 0
+def _weights(models: Sequence[Model], shape: tuple[int, ...], classes: int) -> float:
+    """How many numbers networks have, without making any; a user's own module cannot be asked."""
     try:
         with torch.device("meta"), _Unfilled():
-            return sum(value.numel() for value in model.build(shape, classes).state_dict().values())
+            built = [model.build(shape, classes) for model in models if isinstance(model, Zoo)]
+            return sum(value.numel() for net in built for value in net.state_dict().values())
     except (RuntimeError, OverflowError, TypeError, ValueError):  # sizes beyond what torch can say
         return float("inf")
 
@@ -105,9 +105,9 @@ def _kilobytes(file: Path) -> dict[str, float]:
     return {row[0].rstrip(":"): 1024.0 * int(row[1]) for row in rows if row[-1] == "kB"}
 
 
-def cell_memory(model: Model, shape: tuple[int, ...], classes: int, workers: int) -> float:
+def cell_memory(models: Sequence[Model], shape: tuple[int, ...], classes: int, workers: int) -> float:
     """The fewest bytes that a run takes beside the data, which its processes share with this one."""
-    return (1 + workers) * (PROCESS + COPIES * NUMBER * _weights(model, shape, classes))
+    return (1 + workers) * (PROCESS + COPIES * NUMBER * _weights(models, shape, classes))
 
 
 def in_bytes(count: float) -> str:

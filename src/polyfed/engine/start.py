@@ -21,6 +21,11 @@ def starting_params(config: Config, resident: Resident) -> Params:
     """Where every site starts: the seeded values, or what `init` names: a run (its last shared model) or a file."""
     if config.init is None or _phase_one(config):
         return resident.initial
+    if config.model.per_client:
+        raise UsageError(
+            "init names one model for all to start from, and model.per_client gives clients models of their own: leave "
+            "one of them out"
+        )
     path = Path(config.init)
     file = newest_model(path) if path.is_dir() else path
     try:

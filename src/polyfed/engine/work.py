@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +28,8 @@ from polyfed.measure.counts import confusion, confusions
 from polyfed.measure.shared import SharedFeatures
 from polyfed.message import Bundle, Memory, Message, digest_of
 from polyfed.methods.base import Client, Method, Task
-from polyfed.models.base import Net
+from polyfed.models.base import Model, Net
+from polyfed.models.per_client import models_of
 from polyfed.params import Params, Slice, nothing
 from polyfed.parts.resident import Resident
 from polyfed.threats.adversary import Adversary
@@ -37,6 +39,7 @@ Kind = Literal["hello", "train", "evaluate", "finish"]
 CPU = torch.device("cpu")
 SPLITS: tuple[Literal["train", "test", "val"], ...] = ("train", "test", "val")
 ON_GLOBAL_TEST = ("threat", "stamped")  # measures of an attack: on the global test set, plain and with a trigger
+SIZES = {"d": "features", "h": "weights of a class", "P": "weights", "F": "floats", "I": "integers"}  # in shapes
 
 
 @dataclass
@@ -81,13 +84,13 @@ def side_of(config: Config, dataset: Dataset) -> int | None:
     shape = dataset.shape
     if config.data.size != "auto" or len(shape) != 3:
         return None
-    need = config.model.smallest(shape)
+    need, model = max(((one.smallest(shape), one.name) for one in config.model.architectures), key=itemgetter(0))
     if min(shape[1:]) >= need:
         return None
     if not dataset.images:
         told = f"the samples of {dataset.name} are numbers {list(shape)}, which have their channels first [C, H, W]"
         raise UsageError(
-            f"model '{config.model.name}' takes images of at least {need} x {need}, and {told}: transpose them if they "
+            f"model '{model}' takes images of at least {need} x {need}, and {told}: transpose them if they "
             "are not, or give images as uint8 [N, H, W, C], which are resized"
         )
     return need
@@ -131,12 +134,16 @@ class World:
             clients=len(self.federation.participants),
             shape=self.federation.shape,
         )
-        need_memory(config.model, self.federation.shape, self.federation.classes, len(self.federation.clients))
+        need_memory(
+            config.model.architectures, self.federation.shape, self.federation.classes, len(self.federation.clients)
+        )
         self.method.bind(self.task)
         self.wire = self.method.wire()
-        with rng.seeded(config.seed, "init"):
-            self.resident = Resident(self._make_model, device)
-        self.resident.initial = starting_params(config, self.resident)
+        self._architectures: list[tuple[Model, Resident]] = []
+        self.resident = self._resident_for(config.model.common, device)  # the server's
+        of_clients = models_of(config.model, self.federation.split.names)
+        self.residents = [self._resident_for(model, device) for model in of_clients]  # of each client
+        self._check_sizes()
         self.adversary = self._adversary()
         self.privacy: Privacy = config.privacy
         self.setting = Setting(
@@ -154,25 +161,44 @@ class World:
         self.augment = self.federation.augment
         self.reader = config.data.reader()
         self.shared = SharedFeatures()
+        self._origins: dict[int, dict[str, str]] = {}  # by the identity of a resident
         self._class_tests: dict[int, tuple[Samples, np.ndarray]] = {}
         keep_freed_memory()
 
-    @cached_property
-    def origin(self) -> dict[str, str]:
-        """Digests of where every client starts."""
-        return {"params": self.resident.initial.digest(), "layout": self.resident.layout.digest()}
+    # ---- models
 
-    @property
-    def model_width(self) -> int:
-        """d: the width of the features."""
-        head = self.resident.model.head
+    def _resident_for(self, model: Model, device: torch.device) -> Resident:
+        """The resident of an architecture; all start from the same key, so clients with the same one start alike."""
+        for known, resident in self._architectures:
+            if known is model or known == model:
+                return resident
+        with rng.seeded(self.config.seed, "init"):
+            resident = Resident(lambda: self._built(model), device)
+        resident.initial = starting_params(self.config, resident)
+        self._architectures.append((model, resident))
+        return resident
+
+    def _built(self, model: Model) -> Net:
+        shape, classes, common = self.federation.shape, self.federation.classes, self.config.model.common
+        net = model.build(shape, classes)
+        if model == common:
+            return self.method.build(net)
+        return self.method.build_own(net, lambda: common.build(shape, classes))
+
+    def origin_of(self, client: int) -> dict[str, str]:
+        """Digests of where a client starts."""
+        resident = self.residents[client]
+        if id(resident) not in self._origins:
+            self._origins[id(resident)] = {"params": resident.initial.digest(), "layout": resident.layout.digest()}
+        return self._origins[id(resident)]
+
+    def sizes(self, resident: Resident) -> dict[str, int]:
+        """What the words of a wire's shapes stand for, where a model has this layout."""
+        layout, head = resident.layout, resident.model.head
         assert isinstance(head, nn.Linear)
-        return head.in_features
-
-    @property
-    def head_bias(self) -> int:
-        """1 where the head has a bias."""
-        return int(getattr(self.resident.model.head, "bias", None) is not None)
+        width, bias = head.in_features, int(getattr(head, "bias", None) is not None)
+        whole = {"P": layout.n_weights, "F": layout.size, "I": layout.n_integers}
+        return {"C": self.task.classes, "d": width, "h": width + bias, **whole}
 
     def _adversary(self) -> Adversary | None:
         """The attack of the run, as every process knows it; None where everybody is honest."""
@@ -186,8 +212,20 @@ class World:
         layout = self.resident.layout
         return Adversary(self.config.attack, self.task, method.name, self.wire, layout, sizes, selected, weighting)
 
-    def _make_model(self) -> Net:
-        return self.method.build(self.config.model.build(self.federation.shape, self.federation.classes))
+    def _check_sizes(self) -> None:
+        """Refuse models that differ in a size which the method's messages have."""
+        fields = (*self.wire.down.values(), *self.wire.up.values())
+        used = {word for field in fields for word in field.rows if isinstance(word, str)}
+        (first, resident), *others = self._architectures
+        for model, other in others:
+            for word, size in self.sizes(resident).items():
+                theirs = self.sizes(other)[word]
+                if word in used and size != theirs:
+                    raise UsageError(
+                        f"model.per_client: method '{self.method.name}' exchanges {SIZES[word]}, which must be as many "
+                        f"in every model, and '{first.name}' has {size} where '{model.name}' has {theirs}: set "
+                        "model.width, or choose others"
+                    )
 
     # ---- doing a job
 
@@ -213,7 +251,7 @@ class World:
                 "tests": len(data.test),
                 "vals": len(data.val),
                 "shape": list(self.federation.shape),
-                **self.origin,
+                **self.origin_of(job.client),
             },
             counts={} if self.privacy.hides_counts else {n: data.counts_of(n).cpu().numpy() for n in SPLITS},
         )
@@ -259,10 +297,10 @@ class World:
 
     def client(self, job: Job, blob: bytes | None) -> Client:
         """Load what is shared from the message and what is personal from the memory."""
-        resident = self.resident
+        resident = self.residents[job.client]
         memory = (Memory() if blob is None else Memory.decode(blob, resident.layout)).to(resident.device)
         data: ClientData = self.federation.clients[job.client]
-        received = self._loaded(job.down.to(resident.device), memory)
+        received = self._loaded(resident, job.down.to(resident.device), memory)
         learns = job.kind in ("train", "finish")
         augment, anew = (self._augment_for(job), self._anew_for(job)) if learns else (None, None)
         samples, counts = replace(data.train, anew=anew), data.counts
@@ -281,33 +319,19 @@ class World:
             return None
         return self.adversary
 
-    def _loaded(self, down: Message, memory: Memory) -> Bundle:
+    def _loaded(self, resident: Resident, down: Message, memory: Memory) -> Bundle:
         """The resident model as the client has it, and its message as it reads it: a slice becomes a whole model."""
-        resident, parts = self.resident, {n: f.part for n, f in self.wire.down.items() if f.part and n in down}
+        parts = {n: f.part for n, f in self.wire.down.items() if f.part and n in down}
         received = Bundle(**dict(down.items()))
-        whole = {n: self._whole_model(n, down) for n, part in parts.items() if resident.layout.is_whole(part)}
+        whole = {n: _whole_model(resident, n, down) for n, part in parts.items() if resident.layout.is_whole(part)}
         resident.reset(whole.get("w"))
         if memory.personal_slice is not None:
             resident.params.put(self.method.kept, *memory.personal_slice)
         for name, part in parts.items():
-            received[name] = whole[name] if name in whole else self._completed(name, part, down)
+            received[name] = whole[name] if name in whole else _completed(resident, name, part, down)
         if "w" in parts and "w" not in whole:
             resident.params.set(received.w)
         return received
-
-    def _whole_model(self, name: str, down: Message) -> Params:
-        """A whole model in a message, not copied: work reads what it received and writes elsewhere."""
-        own = self.resident.initial
-        made = Params(own.layout, down[name], down.get(f"{name}.integers", own.integers[:0]))
-        if (made.flat.shape, made.integers.shape) != (own.flat.shape, own.integers.shape):
-            raise ValueError(f"'{name}' is a model of another layout")
-        return made
-
-    def _completed(self, name: str, part: Slice, down: Message) -> Params:
-        """A slice in a message, with the client's own around it."""
-        whole = self.resident.params.copy()
-        whole.put(part, down[name], down.get(f"{name}.integers", whole.integers[:0]))
-        return whole
 
     def _augment_for(self, job: Job) -> Callable[[Tensor], Tensor] | None:
         if self.augment is None:
@@ -364,6 +388,22 @@ class World:
             counts = np.bincount(samples.y.cpu().numpy().ravel(), minlength=self.task.classes)
             self._class_tests[per_class] = samples, counts
         return self._class_tests[per_class]
+
+
+def _whole_model(resident: Resident, name: str, down: Message) -> Params:
+    """A whole model in a message, not copied: work reads what it received and writes elsewhere."""
+    own = resident.initial
+    made = Params(own.layout, down[name], down.get(f"{name}.integers", own.integers[:0]))
+    if (made.flat.shape, made.integers.shape) != (own.flat.shape, own.integers.shape):
+        raise ValueError(f"'{name}' is a model of another layout")
+    return made
+
+
+def _completed(resident: Resident, name: str, part: Slice, down: Message) -> Params:
+    """A slice in a message, with the client's own around it."""
+    whole = resident.params.copy()
+    whole.put(part, down[name], down.get(f"{name}.integers", whole.integers[:0]))
+    return whole
 
 
 def sentence(error: Exception) -> str:

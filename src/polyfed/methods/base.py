@@ -1,6 +1,6 @@
 """A federated algorithm: what the server sends, what a client does, what the server makes of the answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from inspect import get_annotations
 from typing import Any, ClassVar
@@ -39,6 +39,7 @@ class Method(Spec):
     weighting: ClassVar[str] = "sample"
     buffers: ClassVar[str] = "shared"
     everyone: ClassVar[bool] = False  # all clients every round, whoever is selected
+    own_models: ClassVar[bool] = False  # whether clients may have architectures of their own
     newcomer: ClassVar[str] = "the global model"  # what a client that never trained gets, in words
     family: ClassVar[str] = ""  # one of FAMILIES; by default global or personal, by who answers for a client
     cost: ClassVar[str] = "as FedAvg"  # what a round computes, in words
@@ -117,6 +118,10 @@ class Method(Spec):
     def build(self, model: Net) -> Net:
         """Change the model before anything is laid out; everywhere, once."""
         return model
+
+    def build_own(self, own: Net, common: Callable[[], Net]) -> Net:
+        """Build the model of a client that has an architecture of its own; by default it has nothing of the common."""
+        return self.build(own)
 
     def start(self, server: Server) -> None:
         """Prepare the server; its shared model already has the seeded initial values."""
@@ -251,6 +256,11 @@ class OnTop(Method):
         """The base's."""
         return self.base.everyone
 
+    @property
+    def own_models(self) -> bool:  # type: ignore[override]
+        """The base's; a method that builds something into the models must say for itself."""
+        return self.base.own_models and type(self).build is OnTop.build
+
     def begin_finish(self, client: Client) -> None:
         """Make live the model that `finish` builds on: the client's, finished by its base where no model is global."""
         if not self.base.has_global:
@@ -311,6 +321,10 @@ class OnTop(Method):
     def build(self, model: Net) -> Net:
         """Change the model as the base does."""
         return self.base.build(model)
+
+    def build_own(self, own: Net, common: Callable[[], Net]) -> Net:
+        """Build a client's own model as the base does."""
+        return self.base.build_own(own, common)
 
     def start(self, server: Server) -> None:
         """Prepare the server as the base does."""

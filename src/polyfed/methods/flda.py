@@ -2,10 +2,11 @@
 
 Departures: the gate looks at the features of the shared network, where the paper gives it the input itself: a linear
 gate on the pixels of an image sees little. The private network has the architecture of the shared one and starts as a
-copy of it.
+copy of it, unless `model.per_client` gives the client another.
 """
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,10 +25,10 @@ from polyfed.registry import param
 class TwoNetworks(WithPrivate):
     """The shared network G, a private one P, and a private gate that weighs them for every sample."""
 
-    def __init__(self, net: Net):
+    def __init__(self, net: Net, own: Net | None = None):
         super().__init__(net.trunk, net.last, net.head, net.listens)
         generic: Any = net.head
-        self.own, self.gate = copy.deepcopy(net), nn.Linear(generic.in_features, 1)
+        self.own, self.gate = copy.deepcopy(net) if own is None else own, nn.Linear(generic.in_features, 1)
 
     def personal(self, x: Tensor) -> Tensor:
         return self.mixture(self.features(x), x)
@@ -44,6 +45,7 @@ class FLDA(Method):
     """Every client mixes the averaged network with one of its own, by a gate of its own; all are trained together."""
 
     personal = named("own.*", "gate.*")
+    own_models = True
     cost = "twice FedAvg: every step trains two networks"
     newcomer = "the shared network, beside one of its own that it trains with its gate at the end"
     generic: float = param(
@@ -56,6 +58,10 @@ class FLDA(Method):
 
     def build(self, model: Net) -> Net:
         return TwoNetworks(super().build(model))
+
+    def build_own(self, own: Net, common: Callable[[], Net]) -> Net:
+        """G is everybody's; the architecture of the client's own is P's."""
+        return TwoNetworks(super().build(common()), own)
 
     def loss(self, client: Client, batch: Batch) -> Tensor:
         """The negative log-likelihood of the mixture, and of G alone where `generic` asks for it."""

@@ -14,6 +14,7 @@ class Local(Method):
 
     personal = everything
     everyone = True
+    own_models = True
     cost = "as FedAvg over the whole run: every client in every round, for its share of the epochs"
     newcomer = "the initial model, trained at the end on its own data alone"
 

@@ -1,13 +1,14 @@
 """What every model says of itself: trunk, last and head, its smallest input, and where BAVD may listen."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from pydantic import field_validator
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from polyfed.errors import UsageError
-from polyfed.registry import Registry, Spec
+from polyfed.registry import Registry, Spec, param
 
 
 class Net(nn.Module):
@@ -52,6 +53,37 @@ def bn_modules(net: nn.Module) -> list[nn.Module]:
 class Model(Spec):
     """A kind of network with its typed parameters; `build` makes one for an input shape and a number of classes."""
 
+    per_client: dict[str, Any] = param({}, "models of some clients, by name, id or a pattern of names like site-*")
+
+    @field_validator("per_client", mode="before")
+    @classmethod
+    def _by_client(cls, given: Any) -> Any:
+        """Build the model of each client; it has no clients of its own."""
+        if not isinstance(given, Mapping):
+            raise ValueError("give a mapping from clients to models, for example {0: lenet, site-*: cnn}")
+        return {str(who): _of_client(str(who), one) for who, one in given.items()}
+
+    @property
+    def common(self) -> "Model":
+        """The model of all clients that have none of their own."""
+        return self.model_copy(update={"per_client": {}}) if self.per_client else self
+
+    @property
+    def architectures(self) -> list["Model"]:
+        """The common model, then those of clients, each once."""
+        made: list[Model] = []
+        for one in (self.common, *self.per_client.values()):
+            if one not in made:
+                made.append(one)
+        return made
+
+    def dump(self) -> dict[str, Any]:
+        """Everything needed to build this again; the models of clients only where there are any."""
+        values = super().dump()
+        del values["per_client"]
+        own = {who: one.dump() for who, one in self.per_client.items()}
+        return {**values, "per_client": own} if own else values
+
     def smallest(self, shape: tuple[int, ...]) -> int:
         """The smallest side of an image (or length of a sequence) this network can take."""
         return 1
@@ -73,6 +105,17 @@ class ByName(Model):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _by_name, (self.dump(),)
+
+
+def _of_client(who: str, given: Any) -> Model:
+    """A client's model from its section, or from a module given from Python."""
+    from polyfed.models.own import hold
+
+    section = isinstance(given, str | Mapping | Spec)
+    made: Model = models.build(given, f"model.per_client.{who}") if section else hold(given)
+    if made.per_client:
+        raise UsageError(f"model.per_client.{who} is the model of a client, and cannot have a per_client of its own")
+    return made
 
 
 def _by_name(section: dict[str, Any]) -> Any:

@@ -49,6 +49,7 @@ def _method(spec: type[Spec]) -> dict[str, Any]:
         "personal": str(made.kept),
         "keeps": made.remembers(),
         "global": made.has_global,
+        "own_models": made.own_models,
         "newcomer": made.newcomer,
         "weighting": made.weighting,
         "cost": made.cost,
@@ -109,6 +110,7 @@ def method_text(entry: dict[str, Any]) -> str:
     lines += [f"  {n}: {what}" for n, what in entry["keeps"].items()] or ["  nothing"]
     lines += ["", f"weighting: {entry['weighting']}"]
     lines += [f"a client that never trained gets {entry['newcomer']}"]
+    lines += ["clients may have architectures of their own: model.per_client"] if entry["own_models"] else []
     for way in ("down", "up"):
         fields = entry["wire"][way]
         lines += ["", f"goes {way}:", *([f"  {n}: {what}" for n, what in fields.items()] or ["  nothing"])]

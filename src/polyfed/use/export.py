@@ -25,7 +25,7 @@ from polyfed.errors import DataError, PolyfedError, RunFailed, UsageError
 from polyfed.files import read_plain
 from polyfed.message import digest_of
 from polyfed.methods.base import Method, OnTop, methods
-from polyfed.models.base import Ensemble, Net, models
+from polyfed.models.base import Ensemble, Model, Net, models
 from polyfed.use.predictor import Predictor
 from polyfed.use.sbom import bill_of_materials
 
@@ -36,14 +36,25 @@ MOST = 1e-4  # share of the largest logit by which a copy's answers may differ
 TRIED = 64  # samples a copy is tried on
 
 
-def export(config: Config, predictor: Predictor, form: str, out: Path, rows: Any, card: Callable[[float], str]) -> Path:
-    """Write the directory, then try the copy on raw rows; `card` is told the largest difference of a logit."""
+def export(
+    config: Config,
+    own: Model,
+    predictor: Predictor,
+    form: str,
+    out: Path,
+    rows: Any,
+    card: Callable[[float], str],
+) -> Path:
+    """Write the directory, then try the copy on raw rows; `card` is told the largest difference of a logit.
+
+    `own` is the architecture of the client that the predictor answers for, or the common one.
+    """
     if form not in FILES:
         raise UsageError(f"a model is exported as {', '.join(FILES)}, not '{form}'")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"'{out}' exists and is not empty; an export never overwrites: give another --out")
     with _aside(out) as folder:
-        _write(config, predictor, form, folder)
+        _write(config, own, predictor, form, folder)
         worst = _difference(predictor.logits(rows[:TRIED]), read(folder, trusted=True).logits(rows[:TRIED]))
         (folder / CARD).write_text(card(worst), encoding="utf-8")
     return out
@@ -74,14 +85,14 @@ def _difference(ours: Tensor, theirs: Tensor) -> float:
     return worst
 
 
-def _write(config: Config, predictor: Predictor, form: str, folder: Path) -> None:
+def _write(config: Config, own: Model, predictor: Predictor, form: str, folder: Path) -> None:
     """Write everything but the card."""
     model, shape = alone(predictor.model), predictor.preparation.model_shape
     about: dict[str, Any] = {"polyfed": metadata.version("polyfed"), "format": form, "file": FILES[form]}
     about["batch"] = predictor.batch  # rows answered together, which matters where a norm goes by the batch
     file = folder / FILES[form]
     if form == "safetensors":
-        about["plan"] = _plan(config, model, shape, len(predictor.class_names))
+        about["plan"] = _plan(config, own, model, shape, len(predictor.class_names))
         file.write_bytes(save(dict(model.state_dict())))
     else:
         about |= {"input": "x", "output": "logits", "shape": ["N", *shape]}
@@ -91,7 +102,7 @@ def _write(config: Config, predictor: Predictor, form: str, folder: Path) -> Non
             raise
         except Exception as error:  # what the exporters raise about a network they cannot follow
             why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-            what = f"model '{config.model.name}' cannot be exported as {form}"
+            what = f"model '{own.name}' cannot be exported as {form}"
             raise UsageError(f"{what} ({why}); safetensors keeps its weights") from None
     about["sha256"] = digest_of(file.read_bytes())
     for name, value in ((ABOUT, about), (CLASSES, list(predictor.class_names)), (SBOM, bill_of_materials())):
@@ -111,13 +122,15 @@ def alone(model: Any) -> nn.Module:
     return made
 
 
-def _plan(config: Config, model: nn.Module, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
+def _plan(config: Config, own: Model, model: nn.Module, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
     """How the module is built again before its weights are loaded."""
     method = config.method
     while type(method).build is OnTop.build:
         method = method.base
     changed = type(method).build is not Method.build
-    network = {"model": config.model.dump(), "method": method.dump() if changed else None}
+    network = {"model": own.dump(), "method": method.dump() if changed else None}
+    if changed and own != config.model.common:
+        network["common"] = config.model.common.dump()
     network |= {"shape": list(shape), "classes": classes, "ensemble": None}
     if isinstance(model, Ensemble):
         return {**network, "ensemble": {"kind": type(model).__name__.lower(), **model.plan()}}
@@ -209,10 +222,14 @@ def _from_weights(file: Path, about: dict[str, Any]) -> Callable[[Tensor], Tenso
 def _built(plan: dict[str, Any]) -> nn.Module:
     model = models.build(plan["model"], "model")
     method = None if plan["method"] is None else methods.build(plan["method"], "method")
+    common = models.build(plan["common"], "model") if "common" in plan else None
+    sizes = tuple(plan["shape"]), plan["classes"]
 
     def make() -> Net:
-        net = model.build(tuple(plan["shape"]), plan["classes"])
-        return net if method is None else method.build(net)
+        net = model.build(*sizes)
+        if method is None:
+            return net
+        return method.build(net) if common is None else method.build_own(net, lambda: common.build(*sizes))
 
     ensemble = plan["ensemble"]
     methods.names()  # the ensembles come with the methods

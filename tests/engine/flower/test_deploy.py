@@ -28,6 +28,7 @@ if importlib.util.find_spec("flwr") is None:
 
 from polyfed.engine.flower.deploy import check, control, keys, layout, probes, processes, schema
 from polyfed.engine.statements import fault_of_hello, known_of
+from polyfed.engine.work import Job
 
 SITES = ("a", "b", "c")
 HOST = "127.0.0.2"  # loopback too, but not where the SuperLink listens
@@ -360,11 +361,16 @@ def test_disclose_knows_its_values(folder, value):
 @pytest.fixture
 def hellos(folder):
     """What the sites say, and a crew that hears it and does nothing else."""
+    return heard(folder, {})
+
+
+def heard(folder, changes):
+    """The same for a run with other keys."""
     from polyfed.config import make_config, write_yaml
     from polyfed.engine.flower.deploy.client import introduce
     from polyfed.engine.flower.deploy.server import Sites
 
-    tree = layout.FIRST_CONFIG | {"data": {"name": "folder", "root": "data", "classes": 10}}
+    tree = layout.FIRST_CONFIG | {"data": {"name": "folder", "root": "data", "classes": 10}} | changes
     order = {"config": write_yaml(tree), "sites": list(SITES), "disclose": "counts"}
     said = {
         name: introduce(order, SimpleNamespace(node_config={"home": str(folder / "sites" / name)})) for name in SITES
@@ -378,7 +384,8 @@ def hellos(folder):
         sites._ask_for_hellos = lambda *_: {name: said[name] | changes.get(name, {}) for name in SITES}
         sites.collect_hellos(config, log.append)
         world = sites.world(config)
-        return {SITES[o.client]: fault_of_hello(o, world.task.classes, world.origin) for o in sites.hello()}, sites
+        classes, hellos = world.task.classes, list(sites.hello())
+        return {SITES[o.client]: fault_of_hello(o, classes, world.origin_of(o.client)) for o in hellos}, sites
 
     return said, collect, log
 
@@ -403,6 +410,26 @@ def test_a_site_whose_hello_cannot_be_true_is_found_and_the_others_go_on(hellos,
     assert faults["b"].startswith(told)
     assert (faults["a"], faults["c"]) == ("", "")
     assert sites.schema.classes == tuple(said["a"]["classes"])
+
+
+def test_a_site_may_have_a_model_of_its_own_and_the_server_expects_it_there(folder, tmp_path):
+    from polyfed.engine.flower.deploy.client import work
+    from polyfed.engine.flower.deploy.server import Elsewhere
+
+    own = {"name": "mlp", "width": 0.1, "per_client": {"b": {"name": "mlp", "width": 0.05}}}
+    said, collect, _ = heard(folder, {"method": {"name": "local"}, "model": own})
+    faults, sites = collect()
+    assert faults == dict.fromkeys(SITES, "")
+    assert said["a"]["params"] == said["c"]["params"] != said["b"]["params"]
+    assert collect(b={"params": said["a"]["params"]})[0]["b"].startswith("it starts from another model")
+    sites.store = Elsewhere(tmp_path)
+    for client, name in enumerate(SITES):
+        context, job = SimpleNamespace(node_config={"home": str(folder / "sites" / name)}), Job("train", client, 1)
+        outcome = work(job, dict(sites.order(job)), context)
+        assert outcome.error == ""
+        assert outcome.digest
+    with pytest.raises(DataError, match="site 'c' builds another model than the server"):
+        work(job, {**sites.order(job), **sites.origins[1]}, context)
 
 
 def test_what_a_site_said_of_its_data_at_first_holds(hellos):

@@ -37,7 +37,7 @@ class Flower(Engine):
         need_flower()
         if self.secagg:
             refuse_secagg(config.method)
-        for section in (config.data, config.model):
+        for section in (config.data, *config.model.architectures):
             if "key" in type(section).model_fields:  # arrays and modules that were given as Python objects
                 raise UsageError(f"{section.kind} given as a Python object is in this process only: use engine=local")
 

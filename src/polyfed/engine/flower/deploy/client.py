@@ -58,7 +58,7 @@ def work(job: Job, order: dict[str, Any], context: Context) -> Outcome:
     world, store = world_of(site, order), store_of(site, order)
     if list(order["sites"]).index(site.name) != job.client:
         raise DataError(f"this is site '{site.name}', and the job is for client {job.client}")
-    if world.resident.layout.digest() != order["layout"] or world.resident.initial.digest() != order["params"]:
+    if world.origin_of(job.client) != {key: order[key] for key in ("params", "layout")}:
         raise DataError(f"site '{site.name}' builds another model than the server: are the versions the same?")
     _check_memory(store, job, order["digest"])
     if job.kind == "train":

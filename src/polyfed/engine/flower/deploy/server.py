@@ -147,6 +147,7 @@ class Sites(OverGrid):
         self._grid, self.server, self.path = grid, server, run
         self.names = server.sites
         self.common: dict[str, Any] = {"sites": list(self.names), "run": run.name, "disclose": disclose}
+        self.origins: list[dict[str, str]] = []  # where the model of each site starts, as digests
         self.said: dict[str, dict[str, Any]] = {}
         self._online: dict[str, int] = {}
         self._since: dict[int, str] = {}  # node -> when it connected
@@ -233,7 +234,7 @@ class Sites(OverGrid):
     def world(self, config: Config) -> World:
         """Build the world as the server sees it: the model and the names, but no data."""
         world = World(config, schema.server_federation(config, self.schema, self.names), secret=True)
-        self.common |= {"params": world.resident.initial.digest(), "layout": world.resident.layout.digest()}
+        self.origins = [world.origin_of(client) for client in range(len(self.names))]
         return world
 
     def hello(self) -> Iterator[Outcome]:
@@ -254,7 +255,12 @@ class Sites(OverGrid):
 
     def order(self, job: Job) -> Mapping[str, Any]:
         keep, digest = self.store.wanted(job.client), self.store.digests.get(job.client, "")
-        return {**self.common, "keep": keep, "digest": digest if job.version is not None else ""}
+        return {
+            **self.common,
+            **self.origins[job.client],
+            "keep": keep,
+            "digest": digest if job.version is not None else "",
+        }
 
     def grid(self) -> Grid:
         self._looked = 0.0
