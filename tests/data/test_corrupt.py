@@ -118,6 +118,13 @@ def test_clients_drift_apart_when_each_draws_its_kind(wish: Any) -> None:
     assert len(set(kinds)) > 1
 
 
+def test_workers_train_on_the_same_bits() -> None:
+    keys = {"rounds": 2, "data": {"name": "digits", "limit": 10, "corrupt": "any", "corrupt_by": "client"}}
+    keys |= {"split.clients": 3, "model": "mlp", "model.width": 0.1}
+    alone, many = (polyfed.run(keys, **{"engine.workers": n}) for n in (0, 2))
+    assert alone.clients.equals(many.clients)
+
+
 def test_wrong_uses_are_one_sentence(wish: Any) -> None:
     numbers = Arrays.hold(np.zeros((8, 3), np.float32), np.arange(8) % 2, corrupt="fog")
     with pytest.raises(UsageError, match=r"data.corrupt=fog is for images, and arrays holds none"):
@@ -126,3 +133,8 @@ def test_wrong_uses_are_one_sentence(wish: Any) -> None:
         polyfed.federation(data={"name": "digits", "corrupt": "rain"})
     with pytest.raises(UsageError, match=r"data.corrupt_severity.*less than or equal to 5"):
         polyfed.federation(data={"name": "digits", "corrupt": "snow", "corrupt_severity": 6})
+    live = Digits(corrupt="fog")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Digits, "reader", lambda self: lambda row: row)
+        with pytest.raises(UsageError, match=r"data.corrupt changes samples once, and data.live=true reads them anew"):
+            federation(live, wish(), 0)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.io import savemat
 
 from polyfed.data.sources import download as downloading
 from polyfed.data.sources import fetch, npm
@@ -248,6 +249,19 @@ def test_get_unpacks_an_archive(home: Home, tmp_path: Path, monkeypatch: pytest.
     offer(home, monkeypatch, "cifar100", {"cifar-100-binary.tar.gz": tar_of(records)}, 2, 1)
     get("cifar100", tmp_path, progress=False)
     assert names(tmp_path) == ["cifar-100-binary"]
+
+
+def test_get_leaves_files_that_are_no_archives_where_they_belong(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {}
+    for part, n in (("train", 3), ("test", 2)):
+        made = io.BytesIO()
+        savemat(made, {"X": np.zeros((32, 32, 3, n), np.uint8), "y": np.ones((n, 1), np.uint8)})
+        files[f"{part}_32x32.mat"] = made.getvalue()
+    offer(home, monkeypatch, "svhn", files, 3, 2)
+    get("svhn", tmp_path, progress=False)
+    assert names(tmp_path) == ["test_32x32.mat", "train_32x32.mat"]
 
 
 def test_get_refuses_a_data_set_of_the_wrong_size(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
