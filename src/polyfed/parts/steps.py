@@ -66,8 +66,8 @@ class Moments:
     @classmethod
     def of(cls, values: list[Tensor]) -> "Moments":
         """Those of tensors that no step has moved."""
-        zeros = [[torch.zeros_like(v) for v in values] for _ in range(2)]
-        return cls(*zeros, [v.new_zeros(()) for v in values])
+        first, second = ([torch.zeros_like(v) for v in values] for _ in range(2))
+        return cls(first, second, [v.new_zeros(()) for v in values])
 
 
 def adam_step(
