@@ -12,7 +12,18 @@ def scaled(x: Tensor, mean: Tensor | None, std: Tensor | None) -> Tensor:
     given, x = x, x.to(torch.float32)
     if mean is not None and std is not None:
         x = (x - mean if x is given else x.sub_(mean)).div_(std)  # what was given stays as it is
-    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.contiguous()
+    return laid_out(x)
+
+
+def laid_out(x: Tensor) -> Tensor:
+    """Rows in the memory layout the convolutions want: images channels last, and said to be so with one channel too.
+
+    Torch calls an image of one channel contiguous in both layouts, and takes the slow one unless its strides say so.
+    """
+    if x.dim() != 4:
+        return x.contiguous()
+    last = torch.channels_last
+    return x if x.stride(1) == 1 and x.is_contiguous(memory_format=last) else x.clone(memory_format=last)
 
 
 def onto(tensor: Tensor, device: torch.device) -> Tensor:

@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from polyfed.data.samples import Samples
+from polyfed.data.samples import Samples, laid_out
 from polyfed.params import Params
 from polyfed.parts.chunks import in_chunks
 from polyfed.parts.resident import Frozen, in_batches
+from polyfed.parts.steps import Moments, adam_step
+from polyfed.parts.thin import quick_in_inputs
 
 INPUT_CHUNKS = 4  # chunks of extracted inputs; fewer and larger ones do not fit into the cache
 
@@ -105,8 +107,10 @@ def watching(layers: Sequence[nn.Module]) -> Iterator[dict[nn.Module, tuple[Tens
 
 def statistics(x: Tensor, axis: int = 1) -> tuple[Tensor, Tensor]:
     """Mean and biased variance per channel, over batch and space."""
-    rows = x.movedim(axis, 0).flatten(1)
-    return rows.mean(1), rows.var(1, unbiased=False)
+    rows = x.movedim(axis, -1)
+    over = tuple(range(rows.dim() - 1))
+    mean = rows.mean(over)
+    return mean, (rows - mean).square_().mean(over)  # torch's own variance takes several times as long
 
 
 def statistics_loss(seen: dict[nn.Module, tuple[Tensor, Tensor]], knowledge: Knowledge) -> Tensor:
@@ -120,16 +124,15 @@ def statistics_loss(seen: dict[nn.Module, tuple[Tensor, Tensor]], knowledge: Kno
 
 def extract(model: nn.Module, start: Tensor, knowledge: Knowledge, steps: int, lr: float) -> Tensor:
     """Optimise inputs with Adam until their statistics in the model are the known ones; return the best ones."""
-    x, best, kept = start.clone(), math.inf, start
-    optimiser = torch.optim.Adam([x], lr=lr)
+    x, best, kept = laid_out(start.clone()), math.inf, start
+    moments = Moments.of([x])
     with _Answers(model, knowledge) as answers:
         for step in range(steps + 1 if knowledge else 0):
             loss = answers.to(x)
             if loss < best:
                 best, kept = loss, x.clone()
             if step < steps:
-                x.grad = answers.slope()
-                optimiser.step()
+                adam_step([x], [answers.slope()], moments, lr)
     return kept
 
 
@@ -149,7 +152,7 @@ class _Share:
         """The gradient in the inputs, where that in each value v of a layer is a + b v."""
         ends = [(v, axis, *lines[layer]) for layer, (v, axis, _) in self.seen.items() if v.requires_grad]
         with torch.no_grad():
-            given = [(b * v.movedim(axis, -1)).add_(a).movedim(-1, axis) for v, axis, a, b in ends]
+            given = [torch.addcmul(a, b, v.movedim(axis, -1)).movedim(-1, axis) for v, axis, a, b in ends]
         (found,) = torch.autograd.grad([end[0] for end in ends], [self.x], given, materialize_grads=True)
         return found
 
@@ -165,14 +168,15 @@ class _Answers:
         self.model, self.knowledge = model, knowledge
         self._now = threading.local()  # the share this thread computes
         self._copies = False
-        self._hooks = looking(knowledge, self._look)
+        self._inside = ExitStack()
 
     def __enter__(self) -> "_Answers":
-        self._hooks.__enter__()
+        self._inside.enter_context(quick_in_inputs(self.model))
+        self._inside.enter_context(looking(self.knowledge, self._look))
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._hooks.__exit__(*error)
+        self._inside.__exit__(*error)
 
     def _look(self, layer: nn.Module, x: Tensor, axis: int) -> Tensor | None:
         self._now.share.seen[layer] = x, axis, x._version
@@ -228,7 +232,7 @@ def responses(frozen: Frozen, models: Iterable[Params], inputs: Tensor, softness
 
 
 def _in_input_chunks(x: Tensor) -> tuple[Tensor, ...]:
-    return x.split(-(-len(x) // INPUT_CHUNKS))
+    return laid_out(x).split(-(-len(x) // INPUT_CHUNKS))
 
 
 def probabilities(logits: Tensor, softness: float) -> Tensor:

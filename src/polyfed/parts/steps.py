@@ -56,6 +56,49 @@ class Sgd:
 
 
 @dataclass(frozen=True)
+class Moments:
+    """What Adam keeps of each tensor: the first and second moments of its gradient, and the steps it has taken."""
+
+    first: list[Tensor]
+    second: list[Tensor]
+    steps: list[Tensor]
+
+    @classmethod
+    def of(cls, values: list[Tensor]) -> "Moments":
+        """Those of tensors that no step has moved."""
+        first, second = ([torch.zeros_like(v) for v in values] for _ in range(2))
+        return cls(first, second, [v.new_zeros(()) for v in values])
+
+
+def adam_step(
+    values: list[Tensor],
+    gradients: list[Tensor],
+    moments: Moments,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> None:
+    """One step of torch.optim.Adam in place, whose class imports torch's compiler when the first one is made."""
+    torch_adam.adam(
+        values,
+        gradients,
+        moments.first,
+        moments.second,
+        [],
+        moments.steps,
+        foreach=True,
+        amsgrad=False,
+        beta1=betas[0],
+        beta2=betas[1],
+        lr=lr,
+        weight_decay=weight_decay,
+        eps=eps,
+        maximize=False,
+    )
+
+
+@dataclass(frozen=True)
 class Adam:
     """Adam as torch.optim.Adam has it, with the decay and clipping of the fit; its moments go on and end with the fit.
 
@@ -71,22 +114,9 @@ class Adam:
         if batch is None:
             return
         d = list(fit.gradient(batch))
-        torch_adam.adam(
-            fit.values,
-            d if fit.rule.clip is None else list(_clipped(d, fit.rule.clip)),
-            fit.kept("first moment"),
-            fit.kept("second moment"),
-            [],
-            fit.kept("steps", scalar=True),
-            foreach=True,
-            amsgrad=False,
-            beta1=self.betas[0],
-            beta2=self.betas[1],
-            lr=fit.lr,
-            weight_decay=fit.rule.weight_decay,
-            eps=self.eps,
-            maximize=False,
-        )
+        moments = Moments(fit.kept("first moment"), fit.kept("second moment"), fit.kept("steps", scalar=True))
+        clipped = d if fit.rule.clip is None else list(_clipped(d, fit.rule.clip))
+        adam_step(fit.values, clipped, moments, fit.lr, self.betas, self.eps, fit.rule.weight_decay)
         fit.moved()
 
 
