@@ -11,9 +11,10 @@ from torch import Tensor
 
 from polyfed.data.augment import Augmenter, augmenter
 from polyfed.data.preparation import Preparation, per_channel
-from polyfed.data.samples import Pool, Samples
+from polyfed.data.samples import BACKGROUND, VOID, Pool, Samples
 from polyfed.data.sources.base import Dataset, Source, load_cached
-from polyfed.data.sources.raw import resized
+from polyfed.data.sources.masks import resized_masks
+from polyfed.data.sources.raw import Side, resized, sides
 from polyfed.data.split import Options, Split, split_dataset
 from polyfed.data.strata import Indices
 from polyfed.errors import UsageError
@@ -25,7 +26,7 @@ RECENT = 256  # clients that are kept made
 
 
 def federation(
-    source: Source, options: Options, seed: int, size: int | None = None, device: torch.device | str | None = None
+    source: Source, options: Options, seed: int, size: Side | None = None, device: torch.device | str | None = None
 ) -> "Federation":
     """Load a source, split it, and put it into one pool; images are resized if `size` (or else data.size) says so."""
     wanted = None if source.size == "auto" else source.size
@@ -37,12 +38,13 @@ def divided(
     source: Source,
     options: Options,
     seed: int,
-    side: int | None = None,
+    side: Side | None = None,
     device: torch.device | str | None = None,
 ) -> "Federation":
     """The federation of samples that are loaded already."""
     split = split_dataset(dataset, options, seed, source.limit)
-    return Federation(dataset, split, side, source.augment, device)
+    background = getattr(source, "background", "merged")
+    return Federation(dataset, split, side, source.augment, device, background)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +64,9 @@ class ClientData:
         return self.counts_of("train")
 
     def counts_of(self, which: Literal["train", "val", "test"]) -> Tensor:
-        """How many of some of its samples there are of every class."""
+        """How many of some of its samples there are of every class; of masks, how many pixels of each it owns."""
         samples: Samples = getattr(self, which)
-        return torch.bincount(samples.y.flatten(), minlength=self.classes)
+        return torch.bincount(samples.y.flatten(), minlength=self.classes)[: self.classes]
 
 
 class Clients(Sequence[ClientData]):
@@ -93,21 +95,24 @@ class Federation:
         self,
         dataset: Dataset,
         split: Split,
-        side: int | None = None,
+        side: Side | None = None,
         augment: str = "none",
         device: torch.device | str | None = None,
+        background: str = "merged",
     ):
         for key, value, given in (("size", side, side is not None), ("augment", augment, augment != "none")):
             if given and not dataset.images:
                 raise UsageError(f"data.{key}={value} is for images, and {dataset.name} holds none")
         self.dataset, self.split, self.notes = dataset, split, dict(split.notes)
-        self.side: int | None = None  # what images were resized to
-        x = dataset.x
-        if side is not None and x.shape[1:3] != (side, side):
-            x = resized(x, side)
-            self.notes["resized"] = self.side = side
-        self._x = x
-        pool = as_pool(dataset, x)
+        self.side: Side | None = None  # what images were resized to
+        self.as_trained = dataset  # with images already resized: from these another process makes the same federation
+        if side is not None and dataset.x.shape[1:3] != sides(side):
+            y = resized_masks(dataset.y, side) if dataset.masks else dataset.y
+            self.as_trained = replace(dataset, x=resized(dataset.x, side), y=y, **_counted(dataset))
+            self.side, self.notes["resized"] = side, max(sides(side))
+        self.background = background
+        self._check_background()
+        pool = as_pool(self.as_trained)
         self.pool = pool if device is None else pool.to(torch.device(device))
         self._augment = augment
 
@@ -157,14 +162,32 @@ class Federation:
         mean, std = (per_channel(v, 2) for v in (self.dataset.mean, self.dataset.std))
         return augmenter(self._augment, None if mean is None or std is None else -mean / std)
 
-    @cached_property
-    def as_trained(self) -> Dataset:
-        """Its samples with images already resized: from these another process makes the same federation."""
-        return self.dataset if self._x is self.dataset.x else replace(self.dataset, x=self._x)
+    @property
+    def masks(self) -> bool:
+        """Whether every pixel has a label of its own."""
+        return self.dataset.masks
 
     def view(self, rows: Indices) -> Samples:
         """These rows of the pool."""
         return Samples(self.pool, torch.from_numpy(rows).to(self.pool.y.device))
+
+    def _check_background(self) -> None:
+        for client, owned in enumerate(self.split.owned if self.background == "ignore" else ()):
+            if len(owned) < 2:
+                cure = "set split.beta=2 or data.background=merged"
+                raise UsageError(f"data.background=ignore leaves client {client} one class: {cure}")
+
+    def _owner(self, client: int) -> dict[str, Tensor]:
+        """How a client that does not own all classes reads masks: the others are background, or have no label."""
+        if not self.split.owned:
+            return {}
+        owned = torch.from_numpy(self.split.owned[client])
+        table = torch.arange(256, dtype=torch.uint8)
+        table[: self.classes] = BACKGROUND if self.background == "merged" else VOID
+        table[owned] = owned.to(torch.uint8)
+        device = self.pool.y.device
+        read = {"table": table.to(device)}
+        return read | {"owned": owned.to(device)} if self.background == "merged" else read
 
     @property
     def preparation(self) -> Preparation:
@@ -200,7 +223,8 @@ class Federation:
         }
 
     def _client(self, k: int) -> ClientData:
-        train, val, test = (self.view(part[k]) for part in (self.split.train, self.split.val, self.split.test))
+        parts, owner = (self.split.train, self.split.val, self.split.test), self._owner(k)
+        train, val, test = (replace(self.view(part[k]), **owner) for part in parts)  # type: ignore[arg-type]
         return ClientData(k, self.split.names[k], train, val, test, self.classes)
 
     def _held_counts(self, k: int) -> np.ndarray:
@@ -212,9 +236,14 @@ def _row(client: ClientData) -> dict[str, Any]:
     return {"id": client.id, "name": client.name, **sizes, "counts": client.counts.tolist()}
 
 
-def as_pool(dataset: Dataset, x: np.ndarray) -> Pool:
+def _counted(dataset: Dataset) -> dict[str, Any]:
+    """What a split went by, before images are resized."""
+    return {"pixels": dataset.class_pixels} if dataset.masks else {}
+
+
+def as_pool(dataset: Dataset) -> Pool:
     """Samples as tensors: channels first to the eye, channels last in memory for images."""
-    tensor = torch.from_numpy(x)
+    tensor = torch.from_numpy(dataset.x)
     if dataset.images:
         tensor = tensor.permute(0, 3, 1, 2)
     mean, std = (_spread(per_channel(v, tensor.dim()), tensor) for v in (dataset.mean, dataset.std))

@@ -110,7 +110,8 @@ class Run:
         dims |= {"P": layout.n_weights, "F": layout.size, "I": layout.n_integers}
         self.gate = Gate(self.world.wire, layout, dims, config.gate.norm)
         groups = class_groups(self.server.class_counts)
-        self.recorder = Recorder(self.folder.place, groups, {k.id: k.name for k in self.server.clients.values()})
+        names = {k.id: k.name for k in self.server.clients.values()}
+        self.recorder = Recorder(self.folder.place, groups, names, world.federation.masks)
         self.admission = Admission(self)
         self.ledger = Ledger(self)
         self.evaluation = Evaluation(self, groups)

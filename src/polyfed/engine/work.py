@@ -29,6 +29,7 @@ from polyfed.message import Bundle, Memory, Message, digest_of
 from polyfed.methods.base import Client, Method, Task
 from polyfed.models.base import Net
 from polyfed.params import Params, Slice, nothing
+from polyfed.parts.fit import Augment
 from polyfed.parts.resident import Resident
 from polyfed.threats.privacy import Privacy, Setting
 
@@ -105,6 +106,19 @@ def federation_of(config: Config, device: torch.device = CPU) -> Federation:
     return _recent[key]
 
 
+def check_masks(config: Config, federation: Federation) -> None:
+    """Refuse a model or a method that answers for something else than what the data have labels for."""
+    name, masks, model = federation.dataset.name, federation.masks, config.model
+    if masks and not model.of_pixels:
+        fitting = "model=lraspp-small or model=lraspp"
+        raise UsageError(f"model '{model.name}' answers for whole images, and the labels of {name} are masks: {fitting}")
+    if model.of_pixels and not masks:
+        fitting = "model=resnet8, say"
+        raise UsageError(f"model '{model.name}' answers for pixels, and {name} has one label per sample: {fitting}")
+    if masks and config.method.no_masks:
+        raise UsageError(f"method '{config.method.name}' cannot learn masks: {config.method.no_masks}")
+
+
 class World:
     """What every process builds for itself from the config: the federation, the model, the method."""
 
@@ -129,6 +143,7 @@ class World:
             clients=len(self.federation.participants),
             shape=self.federation.shape,
         )
+        check_masks(config, self.federation)
         need_memory(config.model, self.federation.shape, self.federation.classes, len(self.federation.clients))
         self.method.bind(self.task)
         self.wire = self.method.wire()
@@ -282,11 +297,11 @@ class World:
         whole.put(part, down[name], down.get(f"{name}.integers", whole.integers[:0]))
         return whole
 
-    def _augment_for(self, job: Job) -> Callable[[Tensor], Tensor] | None:
+    def _augment_for(self, job: Job) -> Augment | None:
         if self.augment is None:
             return None
         change, generator = self.augment, rng.torch_generator(self.config.seed, "augment", job.round, job.client)
-        return lambda x: change(x, generator)
+        return lambda x, y: change.both(x, y, generator)
 
     def _anew_for(self, job: Job) -> Anew | None:
         if self.reader is None:
@@ -323,7 +338,7 @@ class World:
         if per_class not in self._class_tests:
             data = self.federation
             samples = data.class_sample(per_class, self.config.seed) if per_class else data.global_test
-            counts = np.bincount(samples.y.cpu().numpy().ravel(), minlength=self.task.classes)
+            counts = np.bincount(samples.y.cpu().numpy().ravel(), minlength=self.task.classes)[: self.task.classes]
             self._class_tests[per_class] = samples, counts
         return self._class_tests[per_class]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from polyfed.files import Place, sync, write_file
-from polyfed.measure.metrics import accuracy, balanced, group_recalls, recalls
+from polyfed.measure.metrics import accuracy, balanced, group_recalls, ious, miou, recalls
 from polyfed.measure.seconds import PHASES
 
 FIELDS = {
@@ -24,13 +24,16 @@ FIELDS = {
     "privacy": ["round", "client", "sigma", "q", "steps", "epsilon"],
     "spent": ["round", "seconds", *PHASES, "bytes_up", "bytes_down", "bytes_eval"],
 }  # fmt: skip
+OF_MASKS = {"rounds": ["miou"], "clients": ["miou"], "classes": ["iou"]}  # what the tables of masks have beside
 
 
 class Recorder:
     """Appends rows to the tables of a run directory: rounds.csv, clients.csv, classes.csv, training.csv and others."""
 
-    def __init__(self, folder: Path | Place, groups: Mapping[str, list[int]], names: Mapping[int, str]):
-        self.folder, self.groups, self.names = Place.of(folder), groups, names
+    def __init__(
+        self, folder: Path | Place, groups: Mapping[str, list[int]], names: Mapping[int, str], masks: bool = False
+    ):
+        self.folder, self.groups, self.names, self.masks = Place.of(folder), groups, names, masks
 
     def path(self, table: str) -> Place:
         """Where a table lies."""
@@ -64,11 +67,14 @@ class Recorder:
     def append(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write rows in one go."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, FIELDS[table], restval="", lineterminator="\n")
+        writer = csv.DictWriter(text, self._fields(table), restval="", lineterminator="\n")
         if self.path(table).size() == 0:
             writer.writeheader()
         writer.writerows(rows)
         self.path(table).append(text.getvalue().encode())
+
+    def _fields(self, table: str) -> list[str]:
+        return [*FIELDS[table], *(OF_MASKS.get(table, []) if self.masks else [])]
 
     def clients(self, round: int, measure: str, tables: Mapping[int, np.ndarray]) -> None:
         """One row per client, and one per class over all of them."""
@@ -79,20 +85,20 @@ class Recorder:
 
     def classes(self, round: int, measure: str, counts: np.ndarray) -> None:
         """One row per class."""
-        found = zip(counts.sum(1).tolist(), recalls(counts).tolist(), strict=True)
-        self.append(
-            "classes",
-            [
-                {"round": round, "measure": measure, "class": c, "samples": n, "recall": "" if n == 0 else r}
-                for c, (n, r) in enumerate(found)
-            ],
-        )
+        found = zip(counts.sum(1).tolist(), recalls(counts).tolist(), ious(counts).tolist(), strict=True)
+        rows = [
+            {"round": round, "measure": measure, "class": c, "samples": n, "recall": r, "iou": i} if n else
+            {"round": round, "measure": measure, "class": c, "samples": n, "recall": "", "iou": ""}
+            for c, (n, r, i) in enumerate(found)
+        ]
+        self.append("classes", rows if self.masks else [{k: v for k, v in row.items() if k != "iou"} for row in rows])
 
     def _client_row(self, round: int, measure: str, client: int, counts: np.ndarray) -> dict[str, Any]:
         row: dict[str, Any] = {"round": round, "measure": measure, "client": client, "name": self.names[client]}
         total = int(counts.sum())
         if total:
             row |= {"accuracy": accuracy(counts), "balanced": balanced(counts), **group_recalls(counts, self.groups)}
+            row |= {"miou": miou(counts)} if self.masks else {}
         return row | {"samples": total}
 
     # ---- beside the tables

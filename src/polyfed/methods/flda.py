@@ -44,6 +44,7 @@ class FLDA(Method):
     """Every client mixes the averaged network with one of its own, by a gate of its own; all are trained together."""
 
     personal = named("own.*", "gate.*")
+    no_masks = "its mixture answers for whole images"
     cost = "twice FedAvg: every step trains two networks"
     newcomer = "the shared network, beside one of its own that it trains with its gate at the end"
     generic: float = param(

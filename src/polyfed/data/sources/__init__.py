@@ -1,6 +1,6 @@
 """Where samples come from: named data sets, folders, arrays."""
 
-from polyfed.data.sources import arrays, cifar, digits, folder, har, idx, manifest
+from polyfed.data.sources import arrays, cifar, digits, folder, har, idx, manifest, streets
 from polyfed.data.sources.base import Dataset, Source, load_cached, source, sources
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "manifest",
     "source",
     "sources",
+    "streets",
 ]

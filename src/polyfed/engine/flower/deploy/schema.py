@@ -103,7 +103,10 @@ def own_data(config: Config, site: Site) -> Dataset:
         raise UsageError(f"a site has its samples in a folder: data.name must be folder, not '{source.name}'")
     if source.limit is not None:
         raise UsageError("data.limit needs the samples of all sites; a federation takes them as they are")
-    return source.of_one(site.data)
+    found = source.of_one(site.data)
+    if found.masks:
+        raise UsageError(f"site {site.name} holds masks: they are learnt in one place, and deployed sites have no way yet")
+    return found
 
 
 def own_federation(config: Config, dataset: Dataset, name: str, order: Mapping[str, Any]) -> Federation:
