@@ -56,4 +56,6 @@ def test_places_where_bavd_listens() -> None:
     for name in ("lraspp", "lraspp-gn", "lraspp-small"):
         net = built(name)
         assert len(net.listens) == (3 if name == "lraspp-small" else 4)
-        assert all(isinstance(net.get_submodule(place)[-1], torch.nn.ReLU | torch.nn.Hardswish) for place in net.listens)
+        assert all(
+            isinstance(net.get_submodule(place)[-1], torch.nn.ReLU | torch.nn.Hardswish) for place in net.listens
+        )

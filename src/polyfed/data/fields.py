@@ -13,7 +13,7 @@ def size_or_auto() -> BeforeValidator:
         whole = all(isinstance(side, int) and not isinstance(side, bool) and side >= 1 for side in sides)
         if value == "auto" or (whole and (len(sides) == 2 or not isinstance(value, list | tuple))):
             return tuple(value) if isinstance(value, list) else value
-        raise ValueError("expected a whole number from 1 on, a height and a width [H, W], or 'auto'")
+        raise ValueError("expected a whole number from 1 on or 'auto', or a height and a width [H, W]")
 
     return BeforeValidator(check)
 

@@ -29,7 +29,9 @@ class Parted:
 class Partition(Spec):
     """A rule that divides labelled samples among clients; `split` is what a new one must write."""
 
-    by: ClassVar[Literal["", "users", "domains", "folders"]] = ""  # which ids of the source `split` is given as `origin`
+    by: ClassVar[Literal["", "users", "domains", "folders"]] = (
+        ""  # which ids of the source `split` is given as `origin`
+    )
 
     def split(self, labels: Array, clients: int | None, classes: int, rng: Rng, origin: Array | None = None) -> Parted:
         """Positions into labels for every client: disjoint, none empty, and complete but for what the notes count."""
@@ -248,7 +250,9 @@ class ClassFolders(Partition):
         folders = [rng.permutation(np.flatnonzero(origin == c)) for c in range(classes)]
         smallest = min(map(len, folders))
         if smallest < self.copies:
-            raise UsageError(f"a folder has {smallest} images for split.copies={self.copies}: at most {smallest} would do")
+            raise UsageError(
+                f"a folder has {smallest} images for split.copies={self.copies}: at most {smallest} would do"
+            )
         return Parted([np.sort(part) for folder in folders for part in np.array_split(folder, self.copies)])
 
     def owned(self, folder: int, seen: Array, rng: Rng) -> Indices | None:

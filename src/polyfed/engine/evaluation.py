@@ -28,7 +28,7 @@ class Evaluation:
     """What a run achieved, so far and in the end."""
 
     def __init__(self, run: "Run", groups: Mapping[str, list[int]]):
-        self.run, self.groups, self.masks = run, groups, run.world.federation.masks
+        self.run, self.groups, self.masks = run, groups, run.recorder.masks
         self.selected: Tables = {}  # PA_sel: counts the clients took right after their local procedure
         self._global: np.ndarray | None = None
 

@@ -3,14 +3,13 @@
 import math
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from polyfed import rng
 from polyfed.config import Config
@@ -111,7 +110,9 @@ def check_masks(config: Config, federation: Federation) -> None:
     name, masks, model = federation.dataset.name, federation.masks, config.model
     if masks and not model.of_pixels:
         fitting = "model=lraspp-small or model=lraspp"
-        raise UsageError(f"model '{model.name}' answers for whole images, and the labels of {name} are masks: {fitting}")
+        raise UsageError(
+            f"model '{model.name}' answers for whole images, and the labels of {name} are masks: {fitting}"
+        )
     if model.of_pixels and not masks:
         fitting = "model=resnet8, say"
         raise UsageError(f"model '{model.name}' answers for pixels, and {name} has one label per sample: {fitting}")

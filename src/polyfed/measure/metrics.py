@@ -51,9 +51,7 @@ def group_recalls(counts: np.ndarray, groups: Mapping[str, list[int]]) -> Number
     return {name: none_if_nan(_mean(found[members])) for name, members in groups.items()}
 
 
-def global_numbers(
-    counts: np.ndarray | None, groups: Mapping[str, list[int]], masks: bool = False
-) -> Numbers | None:
+def global_numbers(counts: np.ndarray | None, groups: Mapping[str, list[int]], masks: bool = False) -> Numbers | None:
     """What is said of one model on one test set; of masks also mIoU."""
     if counts is None or counts.sum() == 0:
         return None

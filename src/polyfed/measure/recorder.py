@@ -87,8 +87,9 @@ class Recorder:
         """One row per class."""
         found = zip(counts.sum(1).tolist(), recalls(counts).tolist(), ious(counts).tolist(), strict=True)
         rows = [
-            {"round": round, "measure": measure, "class": c, "samples": n, "recall": r, "iou": i} if n else
-            {"round": round, "measure": measure, "class": c, "samples": n, "recall": "", "iou": ""}
+            {"round": round, "measure": measure, "class": c, "samples": n, "recall": r, "iou": i}
+            if n
+            else {"round": round, "measure": measure, "class": c, "samples": n, "recall": "", "iou": ""}
             for c, (n, r, i) in enumerate(found)
         ]
         self.append("classes", rows if self.masks else [{k: v for k, v in row.items() if k != "iou"} for row in rows])

@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from polyfed.methods.base import Client, Method, method

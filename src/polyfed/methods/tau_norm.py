@@ -38,7 +38,9 @@ class TauNorm(OnTop):
     @property
     def no_masks(self) -> str:
         """Masks have too many pixels to search on."""
-        return "tau=search keeps features of all samples: give tau a number" if self.tau == "search" else super().no_masks
+        return (
+            "tau=search keeps features of all samples: give tau a number" if self.tau == "search" else super().no_masks
+        )
 
     def finish(self, client: Client) -> None:
         self.begin_finish(client)

@@ -102,7 +102,10 @@ def _pixel_gradients(
             if augment is not None:
                 x, y = augment.both(x, y, generator)
             with torch.no_grad():
-                rows += [at_pixels(each, _pixels_of(c, mask, rng), mask.shape) for each, mask in zip(net.features(x), y, strict=True)]
+                rows += [
+                    at_pixels(each, _pixels_of(c, mask, rng), mask.shape)
+                    for each, mask in zip(net.features(x), y, strict=True)
+                ]
         all_rows = torch.cat(rows)
         found.append(
             head_gradients(all_rows, torch.full((len(all_rows),), c, device=all_rows.device), head)

@@ -50,7 +50,7 @@ class Predictor:
     def probabilities(self, x: Any) -> np.ndarray:
         """The probability of each class for each row."""
         chances = self.logits(x).softmax(1).numpy()
-        strange = np.flatnonzero(~np.isfinite(chances).all(axis=1))
+        strange = np.flatnonzero(~np.isfinite(chances).reshape(len(chances), -1).all(axis=1))
         if len(strange):  # an ensemble of no class at all, or weights that are not finite
             raise RunFailed(f"the model gives row {strange[0]} no class: its logits are not finite")
         return chances

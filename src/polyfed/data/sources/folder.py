@@ -8,8 +8,8 @@ import numpy as np
 from polyfed.data.sources.arrays import parts_of
 from polyfed.data.sources.base import TABLES, Dataset, Source, source
 from polyfed.data.sources.found import Part, gathered
-from polyfed.data.sources.pictures import IMAGES, read_image
 from polyfed.data.sources.masks import read_mask, resized_masks
+from polyfed.data.sources.pictures import IMAGES, read_image
 from polyfed.data.sources.raw import Classes, Side, read_arrays
 from polyfed.data.sources.tables import Table
 from polyfed.errors import DataError
@@ -18,7 +18,8 @@ from polyfed.registry import param
 ROWS = (".npz", *TABLES)  # files that hold many samples
 PAIR = ["images", "masks"]  # folders of pictures and of their masks, which have the same names
 EXPECTED = (
-    "class folders of images, folders images and masks, .npz files (x, y), or tables (.csv, .parquet) with a column label"
+    "class folders of images, folders images and masks, .npz files (x, y), or tables (.csv, .parquet) with a column "
+    "label"
 )
 
 

@@ -52,10 +52,8 @@ def as_labels(y: Any, where: str) -> np.ndarray:
     if array.dtype.kind == "O" and array.ndim == 1 and all(isinstance(label, str) for label in array):
         array = array.astype(str)
     if array.dtype.kind not in "uibUT" or array.ndim != 1:
-        raise DataError(
-            f"{where}: labels must be whole numbers or words [N], or masks uint8 [N, H, W], not {array.dtype} "
-            f"{list(array.shape)}"
-        )
+        wanted = "masks must be uint8 [N, H, W]" if array.ndim == 3 else "labels must be whole numbers or words [N]"
+        raise DataError(f"{where}: {wanted}, not {array.dtype} {list(array.shape)}")
     return array.astype(str if array.dtype.kind in "UT" else np.int64)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from polyfed.data.sources.found import Part
 from polyfed.data.sources.pictures import read_image
-from polyfed.data.sources.raw import Side, Classes
+from polyfed.data.sources.raw import Classes, Side
 from polyfed.errors import DataError
 from polyfed.files import plain_file
 

@@ -105,7 +105,9 @@ def own_data(config: Config, site: Site) -> Dataset:
         raise UsageError("data.limit needs the samples of all sites; a federation takes them as they are")
     found = source.of_one(site.data)
     if found.masks:
-        raise UsageError(f"site {site.name} holds masks: they are learnt in one place, and deployed sites have no way yet")
+        raise UsageError(
+            f"site {site.name} holds masks: they are learnt in one place, and deployed sites have no way yet"
+        )
     return found
 
 
