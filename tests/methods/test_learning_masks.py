@@ -51,6 +51,12 @@ def test_models_and_labels_must_fit(tmp_path: Path) -> None:
         polyfed.run(data="digits", model="lraspp-small", out=tmp_path / "run")
 
 
+def test_private_steps_are_for_one_label_per_sample(tmp_path: Path) -> None:
+    keys = {"model": "lraspp-small-gn", "privacy": {"name": "dp-sgd", "noise": 1.0}, "out": tmp_path / "run"}
+    with pytest.raises(UsageError, match="privacy=dp-sgd bounds the gradient of each sample's one label"):
+        polyfed.run(**masked.settings(**keys))
+
+
 # ---- batches and losses
 
 

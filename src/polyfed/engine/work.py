@@ -118,6 +118,8 @@ def check_masks(config: Config, federation: Federation) -> None:
         raise UsageError(f"model '{model.name}' answers for pixels, and {name} has one label per sample: {fitting}")
     if masks and config.method.no_masks:
         raise UsageError(f"method '{config.method.name}' cannot learn masks: {config.method.no_masks}")
+    if masks and config.privacy.name == "dp-sgd":
+        raise UsageError("privacy=dp-sgd bounds the gradient of each sample's one label, and here are masks")
 
 
 class World:

@@ -141,8 +141,9 @@ class Poisson(Stream):
     def __next__(self) -> tuple[Tensor, Tensor, Tensor]:
         index = self.positions(1)
         x, y = self.samples.take(index)
-        augments = self.augment is not None and self.samples.cut is None and len(index) > 0
-        return self.augment(x) if augments and self.augment else x, y, index
+        if self.augment is not None and self.samples.cut is None and len(index) > 0:
+            x, y = self.augment(x, y)
+        return x, y, index
 
 
 def sampling_rate(n: int, batch: int) -> float:
@@ -219,7 +220,7 @@ class Fit:
             for norm in self._norms:
                 norm.eval()
         batch = Batch(self.resident.model, x, y, index, self.stream.samples)
-        if not batch.y.numel():  # masks without a labelled pixel
+        if batch.masks and not batch.y.numel():  # not a pixel has a label
             self.tally.skipped_batches += 1
             return None
         return batch
