@@ -53,7 +53,7 @@ def client(
     memory: Memory | None = None,
     id: int = 0,
     round: int = 1,
-    augment: Callable[[Tensor], Tensor] | None = None,
+    augment: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
     classes: int = CLASSES,
     train: dict[str, Any] | None = None,
     **task: Any,

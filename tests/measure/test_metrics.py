@@ -12,6 +12,8 @@ from polyfed.measure.metrics import (
     class_numbers,
     client_numbers,
     global_numbers,
+    ious,
+    miou,
     recalls,
     round_of_arrival,
 )
@@ -121,3 +123,17 @@ def test_round_of_arrival_is_the_first_round_that_reaches_it():
     assert round_of_arrival(curve, 0.6) == 8
     assert round_of_arrival(curve, 0.95) is None, "never is not the last round"
     assert round_of_arrival([], 0.0) is None
+
+
+def test_intersection_over_union():
+    counts = np.array([[3, 1], [2, 4]])
+    assert ious(counts).tolist() == pytest.approx([0.5, 0.571429], abs=1e-6)
+    assert miou(counts) == pytest.approx(0.535714, abs=1e-6)
+    assert (accuracy(counts), balanced(counts)) == pytest.approx((0.7, 0.708333), abs=1e-6)
+    assert miou(np.array([[3, 1, 0], [2, 4, 0], [0, 0, 0]])) == pytest.approx(0.535714, abs=1e-6)  # an absent class
+    found = global_numbers(counts, {}, masks=True)
+    assert found is not None
+    assert found["miou"] == miou(counts)
+    assert client_numbers({0: counts, 1: np.diag([1, 1])}, {}, masks=True)["miou"] == pytest.approx(
+        (miou(counts) + 1) / 2
+    )

@@ -81,7 +81,7 @@ def whole(client: Client, on: Samples) -> Batch:
 
 def test_where_inputs_are_augmented_they_are_cut_in_the_loss() -> None:
     home, data = by_hand.resident(), by_hand.some(labels=LABELS)
-    client = by_hand.client(home, data, augment=lambda x: x, train={"batch": 12})
+    client = by_hand.client(home, data, augment=lambda x, y: (x, y), train={"batch": 12})
     teacher = client.frozen(client.live).model
     cut = Samples.of(home.model.trunk(data.pool.x).detach(), data.y, "last")
     one, other = (

@@ -439,9 +439,9 @@ def test_only_raw_inputs_are_augmented() -> None:
     features = Samples.of(torch.randn(6, 5), raw.y, cut="head")
     calls: list[int] = []
 
-    def double(x: Tensor) -> Tensor:
+    def double(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         calls.append(len(x))
-        return 2 * x
+        return 2 * x, y
 
     x, _, at = next(stream(raw, 4, augment=double))
     assert torch.equal(x, 2 * raw.pool.x[at])

@@ -57,7 +57,7 @@ def test_a_restricted_row_has_its_gradient_scaled() -> None:
 
 def balanced(logits: torch.Tensor, y: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """The balanced loss of a batch with these logits."""
-    return balanced_cross_entropy(counts)(SimpleNamespace(logits=logits, y=y))
+    return balanced_cross_entropy(counts)(SimpleNamespace(logits=logits, y=y, on=SimpleNamespace(owned=None)))
 
 
 def test_balanced_softmax_by_hand() -> None:

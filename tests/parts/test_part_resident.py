@@ -130,7 +130,7 @@ def test_its_answers_are_computed_once_per_sample() -> None:
 
 def test_where_inputs_change_every_time_it_answers_every_time() -> None:
     home = by_hand.resident()
-    client = by_hand.client(home, by_hand.some(8), augment=lambda x: x + 1, train={"batch": 4})
+    client = by_hand.client(home, by_hand.some(8), augment=lambda x, y: (x + 1, y), train={"batch": 4})
     teacher = client.frozen(moved(home))
     counter = Counter(teacher.model.trunk)
     seen: list[tuple[Tensor, Tensor]] = []
@@ -200,7 +200,7 @@ def test_features_at_the_last_stage_survive_its_training() -> None:
 
 
 def test_where_inputs_are_augmented_the_data_themselves_come_back() -> None:
-    client = by_hand.client(by_hand.resident(), by_hand.some(10), augment=lambda x: x)
+    client = by_hand.client(by_hand.resident(), by_hand.some(10), augment=lambda x, y: (x, y))
     assert client.features("head") is client.data
 
 

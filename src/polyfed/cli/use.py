@@ -15,7 +15,10 @@ from polyfed.cli.common import Json, Quiet, Trust
 from polyfed.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from polyfed.api import Result
+    from polyfed.data.inputs import Inputs
     from polyfed.use.predictor import Predictor
 
 Client = Annotated[
@@ -47,7 +50,9 @@ def predict(
     client: Client = None,
     everybody: Global = False,
     site: Annotated[str | None, typer.Option("--site", help="A site's name.", show_default=False)] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="A CSV file; by default stdout.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A CSV file, or a folder for masks; by default stdout.")
+    ] = None,
     trust: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -59,8 +64,13 @@ def predict(
     inputs = read_inputs(given, predictor.preparation)
     if inputs.skipped and not quiet:
         sys.stderr.write(f"polyfed: {inputs.skipped} files in '{given}' are no pictures and are left out\n")
-    chances = predictor.probabilities(inputs.x)
-    names = predictor.class_names
+    logits, names = predictor.logits(inputs.x), predictor.class_names
+    if logits.dim() > 2:
+        _say_masks(logits, inputs, given, names, out, as_json)
+        return
+    from polyfed.use.predictor import chances_of
+
+    chances = chances_of(logits)
     rows = [
         {inputs.kind: name, "class": c, "name": names[c], "probability": round(float(chance[c]), 6)}
         for name, chance, c in zip(inputs.names, chances, chances.argmax(1).tolist(), strict=True)
@@ -103,6 +113,20 @@ def _leaks(path: Path, told: dict[str, Any]) -> str:
         lines.append(f"{which}: labels {hits}; PSNR {decibels} dB")
     lines.append(f"a grey image: PSNR {', '.join(f'{each:.1f}' for each in told['grey_psnr'])} dB")
     return "\n".join([*lines, f"pictures and numbers: {path / 'audit'}"])
+
+
+def _say_masks(
+    logits: "Tensor", inputs: "Inputs", given: Path, names: tuple[str, ...], out: Path | None, as_json: bool
+) -> None:
+    """What a model says pixel by pixel: pictures in a folder, or the share of every class."""
+    from polyfed.use.mask_files import masks_of, shares, write_masks
+
+    masks = masks_of(logits, inputs, given)
+    if out is not None:
+        write_masks(out, masks, inputs, given, names)
+    if out is None or as_json:
+        rows = shares(masks, inputs, names)
+        sys.stdout.write(json.dumps(rows, indent=1) + "\n" if as_json else _as_csv(rows))
 
 
 def view(
@@ -168,5 +192,6 @@ def _as_csv(rows: list[dict[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({**row, "probability": f"{row['probability']:.6f}"} for row in rows)
+    last = list(rows[0])[-1]  # a probability, or a share
+    writer.writerows({**row, last: f"{row[last]:.6f}"} for row in rows)
     return text.getvalue()

@@ -12,9 +12,10 @@ from torch import Tensor
 from polyfed.data.augment import Augmenter, augmenter
 from polyfed.data.corrupt import Corruption, corrupt_rows
 from polyfed.data.preparation import Preparation, filled, per_channel
-from polyfed.data.samples import Pool, Samples
+from polyfed.data.samples import BACKGROUND, VOID, Pool, Samples
 from polyfed.data.sources.base import Dataset, Source, load_cached
-from polyfed.data.sources.raw import resized
+from polyfed.data.sources.masks import resized_masks
+from polyfed.data.sources.raw import Side, resized, sides
 from polyfed.data.split import Options, Split, split_dataset
 from polyfed.data.strata import Indices
 from polyfed.errors import UsageError
@@ -27,7 +28,7 @@ RECENT = 256  # clients that are kept made
 
 
 def federation(
-    source: Source, options: Options, seed: int, size: int | None = None, device: torch.device | str | None = None
+    source: Source, options: Options, seed: int, size: Side | None = None, device: torch.device | str | None = None
 ) -> "Federation":
     """Load a source, split it, and put it into one pool; images are resized if `size` (or else data.size) says so."""
     wanted = None if source.size == "auto" else source.size
@@ -39,7 +40,7 @@ def divided(
     source: Source,
     options: Options,
     seed: int,
-    side: int | None = None,
+    side: Side | None = None,
     device: torch.device | str | None = None,
 ) -> "Federation":
     """The federation of samples that are loaded already."""
@@ -47,9 +48,8 @@ def divided(
     wish = Corruption(source.corrupt, source.corrupt_severity, source.corrupt_by, source.corrupt_on)
     if not wish.idle and source.reader() is not None:
         raise UsageError("data.corrupt changes samples once, and data.live=true reads them anew: choose one of them")
-    return Federation(
-        dataset, split, side, source.augment, device, wish, seed if options.seed is None else options.seed
-    )
+    background, key = getattr(source, "background", "merged"), seed if options.seed is None else options.seed
+    return Federation(dataset, split, side, source.augment, device, wish, key, background=background)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,13 +69,13 @@ class ClientData:
         return self.counts_of("train")
 
     def counts_of(self, which: Literal["train", "val", "test"]) -> Tensor:
-        """How many of some of its samples there are of every class."""
+        """How many of some of its samples there are of every class; of masks, how many pixels of each it owns."""
         return class_counts(getattr(self, which), self.classes)
 
 
 def class_counts(samples: Samples, classes: int) -> Tensor:
-    """How many samples there are of every class."""
-    return torch.bincount(samples.y.flatten(), minlength=classes)
+    """How many samples there are of every class; of masks, how many pixels, without those that are of none."""
+    return torch.bincount(samples.y.flatten(), minlength=classes)[:classes]
 
 
 class Clients(Sequence[ClientData]):
@@ -104,11 +104,12 @@ class Federation:
         self,
         dataset: Dataset,
         split: Split,
-        side: int | None = None,
+        side: Side | None = None,
         augment: str = "none",
         device: torch.device | str | None = None,
         corruption: Corruption = CLEAN,
         seed: int = 0,
+        background: str = "merged",
     ):
         for key, value, given in (
             ("size", side, side is not None),
@@ -118,20 +119,13 @@ class Federation:
             if given and not dataset.images:
                 raise UsageError(f"data.{key}={value} is for images, and {dataset.name} holds none")
         self.dataset, self.split, self.notes = dataset, split, dict(split.notes)
-        self.side: int | None = None  # what images were resized to
-        x = dataset.x
-        if side is not None and x.shape[1:3] != (side, side):
-            x = resized(x, side)
-            self.notes["resized"] = self.side = side
-        if not corruption.idle and not dataset.corrupted:
-            x, self.notes["corrupted"] = corrupt_rows(x, split, corruption, seed)
-        if dataset.incomplete:
-            others = [np.concatenate(some) for some in zip(split.val, split.test, strict=True)]
-            x = filled(x, split.train, others)
-        self._x = x
-        pool = as_pool(dataset, x)
+        self.side: Side | None = None  # what images were resized to
+        self.background = background
+        self._check_background()
+        self.as_trained = self._as_trained(side, corruption, seed)
+        pool = as_pool(self.as_trained)
         self.pool = pool if device is None else pool.to(torch.device(device))
-        self._augment, self._corrupted = augment, not corruption.idle
+        self._augment = augment
 
     @property
     def classes(self) -> int:
@@ -179,16 +173,46 @@ class Federation:
         mean, std = (per_channel(v, 2) for v in (self.dataset.mean, self.dataset.std))
         return augmenter(self._augment, None if mean is None or std is None else -mean / std)
 
-    @cached_property
-    def as_trained(self) -> Dataset:
-        """Its samples already resized, corrupted and filled: from these another process makes the same federation."""
-        if self._x is self.dataset.x:
-            return self.dataset
-        return replace(self.dataset, x=self._x, corrupted=self._corrupted)
+    @property
+    def masks(self) -> bool:
+        """Whether every pixel has a label of its own."""
+        return self.dataset.masks
 
     def view(self, rows: Indices) -> Samples:
         """These rows of the pool."""
         return Samples(self.pool, torch.from_numpy(rows).to(self.pool.y.device))
+
+    def _as_trained(self, side: Side | None, corruption: Corruption, seed: int) -> Dataset:
+        """Its samples already resized, corrupted and filled: from these another process makes the same federation."""
+        made, split = self.dataset, self.split
+        if side is not None and made.x.shape[1:3] != sides(side):
+            made = _resized(made, side)
+            self.side, self.notes["resized"] = side, max(sides(side))
+        if not corruption.idle and not made.corrupted:
+            x, self.notes["corrupted"] = corrupt_rows(made.x, split, corruption, seed)
+            made = replace(made, x=x, corrupted=True)
+        if made.incomplete:
+            others = [np.concatenate(some) for some in zip(split.val, split.test, strict=True)]
+            made = replace(made, x=filled(made.x, split.train, others))
+        return made
+
+    def _check_background(self) -> None:
+        for client, owned in enumerate(self.split.owned if self.background == "ignore" else ()):
+            if len(owned) < 2:
+                cure = "set split.beta=2 or data.background=merged"
+                raise UsageError(f"data.background=ignore leaves client {client} one class: {cure}")
+
+    def _owner(self, client: int) -> dict[str, Tensor]:
+        """How a client that does not own all classes reads masks: the others are background, or have no label."""
+        if not self.split.owned:
+            return {}
+        owned = torch.from_numpy(self.split.owned[client])
+        table = torch.arange(256, dtype=torch.uint8)
+        table[: self.classes] = BACKGROUND if self.background == "merged" else VOID
+        table[owned] = owned.to(torch.uint8)
+        device = self.pool.y.device
+        read = {"table": table.to(device)}
+        return read | {"owned": owned.to(device)} if self.background == "merged" else read
 
     @property
     def preparation(self) -> Preparation:
@@ -224,7 +248,8 @@ class Federation:
         }
 
     def _client(self, k: int) -> ClientData:
-        train, val, test = (self.view(part[k]) for part in (self.split.train, self.split.val, self.split.test))
+        parts, owner = (self.split.train, self.split.val, self.split.test), self._owner(k)
+        train, val, test = (replace(self.view(part[k]), **owner) for part in parts)  # type: ignore[arg-type]
         return ClientData(k, self.split.names[k], train, val, test, self.classes)
 
     def _held_counts(self, k: int) -> np.ndarray:
@@ -236,9 +261,17 @@ def _row(client: ClientData) -> dict[str, Any]:
     return {"id": client.id, "name": client.name, **sizes, "counts": client.counts.tolist()}
 
 
-def as_pool(dataset: Dataset, x: np.ndarray) -> Pool:
+def _resized(dataset: Dataset, side: Side) -> Dataset:
+    """Images at another size; masks go with them, and remember how many pixels of each class a split went by."""
+    x = resized(dataset.x, side)
+    if not dataset.masks:
+        return replace(dataset, x=x)
+    return replace(dataset, x=x, y=resized_masks(dataset.y, side), pixels=dataset.class_pixels)
+
+
+def as_pool(dataset: Dataset) -> Pool:
     """Samples as tensors: channels first to the eye, channels last in memory for images."""
-    tensor = torch.from_numpy(x)
+    tensor = torch.from_numpy(dataset.x)
     if dataset.images:
         tensor = tensor.permute(0, 3, 1, 2)
     mean, std = (_spread(per_channel(v, tensor.dim()), tensor) for v in (dataset.mean, dataset.std))

@@ -98,7 +98,7 @@ def _picture(file: Path, preparation: Preparation) -> np.ndarray:
     if not preparation.images:
         raise UsageError(f"{file} is a picture, and the model takes rows of {list(preparation.shape)} numbers")
     high, wide, channels = preparation.shape
-    picture = read_image(file, high if preparation.any_size else None)
+    picture = read_image(file, (high, wide) if preparation.any_size else None)
     if picture.shape[:2] != (high, wide):
         got = f"{picture.shape[1]} x {picture.shape[0]}"
         raise DataError(f"{file} has {got} pixels, expected {wide} x {high}: resize it first")

@@ -39,8 +39,8 @@ def _shaped(item: np.ndarray, like: np.ndarray, row: int) -> np.ndarray:
     if x.dtype == like.dtype == np.uint8 and x.ndim == like.ndim:
         _, height, width, channels = like.shape
         x = in_colour(x, channels)
-        if x.shape[1:3] != (height, width) and height == width:
-            x = resized(x, height)
+        if x.shape[1:3] != (height, width):
+            x = resized(x, (height, width))
     if x.shape[1:] != like.shape[1:] or x.dtype != like.dtype:
         found, before = (f"{one.dtype} {list(one.shape[1:])}" for one in (x, like))
         raise DataError(f"the sample of row {row} is {found} when it is read anew, and was {before} before")

@@ -29,7 +29,9 @@ class Parted:
 class Partition(Spec):
     """A rule that divides labelled samples among clients; `split` is what a new one must write."""
 
-    by: ClassVar[Literal["", "users", "domains"]] = ""  # which ids of the source `split` is given as `origin`
+    by: ClassVar[Literal["", "users", "domains", "folders"]] = (
+        ""  # which ids of the source `split` is given as `origin`
+    )
 
     def split(self, labels: Array, clients: int | None, classes: int, rng: Rng, origin: Array | None = None) -> Parted:
         """Positions into labels for every client: disjoint, none empty, and complete but for what the notes count."""
@@ -38,6 +40,11 @@ class Partition(Spec):
     def test_count(self, n: int, fraction: float) -> int:
         """How many of a client's n samples a local test of this fraction takes: rounded down, but at least one."""
         return max(int(fraction * n), 1)
+
+    @property
+    def owns(self) -> int | None:
+        """Of masks: how many classes a client owns, its folder's and others that its images show; None: all."""
+        return None
 
     def mirror(self, counts: Array, labels: Array, rng: Rng) -> list[Indices]:
         """Official test rows for every client, by its training counts[client, class]; here disjoint, in proportion."""
@@ -224,6 +231,37 @@ class Domains(Partition):
         rows = [rng.permutation(np.flatnonzero(domain == d)) for d in range(len(domains))]
         parts = [np.sort(part) for some in rows for part in np.array_split(some, each)]
         return Parted(parts, origins=np.repeat(domains, each).tolist())
+
+
+@partition("class-folders", paper="FedSeg, Miao et al. 2023")
+class ClassFolders(Partition):
+    """Masks: images are sorted into a folder per class, which is a client or is cut into equal `copies`.
+
+    A client owns its folder's class and `beta` - 1 others that are in its images, or as many as those show; it does not
+    know the rest.
+    """
+
+    by = "folders"
+    beta: int = param(1, "classes that a client owns", ge=1)
+    copies: int = param(1, "clients that a folder is cut into", ge=1)
+
+    def split(self, labels: Array, clients: int | None, classes: int, rng: Rng, origin: Array | None = None) -> Parted:
+        if origin is None:
+            raise UsageError("split.partition=class-folders needs masks (camvid, cityscapes, folders images and masks)")
+        wanted = classes * self.copies
+        if clients not in (None, wanted):
+            raise UsageError(f"split.clients={clients}: {classes} folders with split.copies={self.copies} are {wanted}")
+        folders = [rng.permutation(np.flatnonzero(origin == c)) for c in range(classes)]
+        smallest = min(map(len, folders))
+        if smallest < self.copies:
+            raise UsageError(
+                f"a folder has {smallest} images for split.copies={self.copies}: at most {smallest} would do"
+            )
+        return Parted([np.sort(part) for folder in folders for part in np.array_split(folder, self.copies)])
+
+    @property
+    def owns(self) -> int:
+        return self.beta
 
 
 def enough(labels: Array, clients: int | None, least: int = 0) -> int:

@@ -11,8 +11,7 @@ from pydantic import ValidationError, model_validator
 from torch import Tensor
 
 from polyfed.data.samples import scaled
-from polyfed.data.sources.base import Numbers
-from polyfed.data.sources.raw import resized
+from polyfed.data.sources.raw import Numbers, Side, resized, sides
 from polyfed.errors import DataError, UsageError
 from polyfed.files import read_plain
 from polyfed.registry import Typed, contradiction
@@ -23,7 +22,7 @@ class Preparation(Typed):
 
     dtype: Literal["uint8", "float32"]
     shape: tuple[int, ...]  # of one raw sample
-    resize: int | None = None  # the side images are brought to
+    resize: Side | None = None  # the side, or height and width, images are brought to
     any_size: bool = False  # whether image files may have any size: they are brought to `shape` when they are read
     mean: Numbers | None = None  # per channel, in raw units
     std: Numbers | None = None
@@ -47,7 +46,7 @@ class Preparation(Typed):
         if not self.images:
             return self.shape
         height, width, channels = self.shape
-        return (channels, height, width) if self.resize is None else (channels, self.resize, self.resize)
+        return (channels, height, width) if self.resize is None else (channels, *sides(self.resize))
 
     def tensor(self, x: Any, device: torch.device | None = None) -> Tensor:
         """Raw rows as what the model eats; rows of another shape or kind are refused."""
@@ -71,7 +70,7 @@ class Preparation(Typed):
         if rows.dtype != np.uint8:
             raise UsageError(f"inputs must be uint8 pixels from 0 to 255, not {rows.dtype}")
         rows = np.ascontiguousarray(rows)
-        return rows if self.resize is None or rows.shape[1:3] == (self.resize,) * 2 else resized(rows, self.resize)
+        return rows if self.resize is None or rows.shape[1:3] == sides(self.resize) else resized(rows, self.resize)
 
     def _fits(self, rows: np.ndarray) -> None:
         if rows.shape[1:] != self.shape or rows.ndim == 0:
@@ -86,7 +85,8 @@ class Preparation(Typed):
         """What is done, in words, in order."""
         done = []
         if self.resize is not None:
-            done.append(f"resize to {self.resize} x {self.resize} pixels, bilinear with anti-aliasing, round to uint8")
+            high, wide = sides(self.resize)
+            done.append(f"resize to {wide} x {high} pixels, bilinear with anti-aliasing, round to uint8")
         if self.images:
             done.append("put the channels first: [N, H, W, C] becomes [N, C, H, W]")
         done.append("make it float32")

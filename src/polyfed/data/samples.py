@@ -6,6 +6,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+VOID = 255  # a pixel of a mask that has no label: never trained, never counted
+BACKGROUND = 254  # a pixel of a class that its client does not own
+AT_ONCE = 1 << 21  # pixels of masks that are answered for at a time
+
 
 def scaled(x: Tensor, mean: Tensor | None, std: Tensor | None) -> Tensor:
     """Raw rows as normalised float32, in the memory layout the convolutions want."""
@@ -62,13 +66,16 @@ class Pool:
 class Samples:
     """An index view of a pool. `cut` names the part of the model that already ran on x (features), if any.
 
-    Where there is `anew`, batches of training read their rows anew instead of taking them from the pool.
+    Where there is `anew`, batches of training read their rows anew instead of taking them from the pool. Labels are
+    one per sample, or masks: then a pixel is a row, and whoever does not own all classes reads the others by `table`.
     """
 
     pool: Pool
     rows: Tensor
     cut: str | None = None
     anew: Callable[[Tensor], Tensor] | None = None  # prepared inputs of these rows of the pool
+    owned: Tensor | None = None  # the classes of its masks, where the others are merged into a background
+    table: Tensor | None = None  # what each of the 256 values of a mask is read as
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -76,12 +83,24 @@ class Samples:
     @property
     def y(self) -> Tensor:
         """The labels, in row order."""
-        return self.pool.y[self.rows]
+        return self._read(self.pool.y[self.rows])
+
+    @property
+    def masks(self) -> bool:
+        """Whether every pixel has a label of its own."""
+        return self.pool.y.dim() > 1
+
+    def at_once(self, size: int) -> int:
+        """How many samples are computed at a time where `size` would be: fewer where answers are as large as masks."""
+        return max(1, min(size, AT_ONCE // self.pool.y[0].numel())) if self.masks and len(self.pool.y) else size
+
+    def _read(self, y: Tensor) -> Tensor:
+        return y if self.table is None else self.table[y.long()]
 
     def take(self, order: Tensor) -> tuple[Tensor, Tensor]:
         """Prepared inputs and labels of these positions, gathered once."""
         rows = self.rows[order]
-        return self.pool.prepare(self.pool.rows(rows)), self.pool.y[rows]
+        return self.pool.prepare(self.pool.rows(rows)), self._read(self.pool.y[rows]).long()
 
     def only(self, keep: Tensor) -> "Samples":
         """The positions where `keep` is true (some classes of a client, say)."""

@@ -49,6 +49,7 @@ class Split:
     mirrored: bool
     notes: dict[str, int]
     public: Indices = field(default_factory=lambda: np.arange(0))  # the server's own, in nobody's test set
+    owned: tuple[Indices, ...] = ()  # of masks: every client's classes; none told: everybody owns all
 
     def __len__(self) -> int:
         return len(self.train)
@@ -66,6 +67,8 @@ class Split:
             digest.update(rows.astype("<i8").tobytes())
         if len(self.public):
             digest.update(self.public.astype("<i8").tobytes())
+        for classes in self.owned:
+            digest.update(b"owned" + classes.astype("<i8").tobytes())
         return digest.hexdigest()
 
 
@@ -90,6 +93,8 @@ def split_dataset(dataset: Dataset, options: Options, seed: int, limit: int | No
     parted = partition.split(dataset.labels[rows], options.clients, dataset.classes, rng, origin)
     _check(partition, parted, len(rows))
     parts = [rows[part] for part in parted.parts]
+    owned = _owned(dataset, partition.owns, parts, seed)
+    notes |= noted(clients_owning_fewer_classes=sum(len(each) < (partition.owns or 0) for each in owned))
     official = np.arange(0) if pooled else np.arange(dataset.train, len(dataset.y))
     public = _public(dataset, options.public, official, seed) if len(official) else official
     official = np.setdiff1d(official, public, assume_unique=True)
@@ -112,6 +117,7 @@ def split_dataset(dataset: Dataset, options: Options, seed: int, limit: int | No
         mirrored=options.test == "mirror",
         notes=notes,
         public=public,
+        owned=owned,
     )
 
 
@@ -136,8 +142,22 @@ def _pool(dataset: Dataset, n: int, factor: float, limit: int | None, seed: int)
     """The rows to divide: the first n of the pool, limited per class, then long-tailed."""
     labels, classes = dataset.labels[:n], dataset.classes
     rows = limited(labels, classes, limit, generator(seed, "limit"))
-    tail = rows[long_tail(labels[rows], classes, factor, generator(seed, "longtail"))]
+    places = np.argsort(dataset.order)[labels[rows]]  # a long tail goes by the order of the classes
+    tail = rows[long_tail(places, classes, factor, generator(seed, "longtail"), at_least_one=dataset.masks)]
     return tail, noted(limit_left_out=n - len(rows), longtail_left_out=len(rows) - len(tail))
+
+
+def _owned(dataset: Dataset, wanted: int | None, parts: list[Indices], seed: int) -> tuple[Indices, ...]:
+    """Every client's classes, where the partition wants it to own so many: its folder's and others it shows."""
+    if wanted is None:
+        return ()
+    made = []
+    for client, part in enumerate(parts):
+        folder = dataset.labels[part[0]]
+        others = np.setdiff1d(np.flatnonzero(dataset.class_pixels[part].sum(0)), folder)
+        drawn = generator(seed, "owned", client).choice(others, min(wanted - 1, len(others)), replace=False)
+        made.append(np.sort(np.append(drawn, folder)).astype(np.int64))
+    return tuple(made)
 
 
 def _public(dataset: Dataset, count: int, rows: Indices, seed: int) -> Indices:

@@ -28,7 +28,7 @@ class Evaluation:
     """What a run achieved, so far and in the end."""
 
     def __init__(self, run: "Run", groups: Mapping[str, list[int]]):
-        self.run, self.groups = run, groups
+        self.run, self.groups, self.masks = run, groups, run.recorder.masks
         self.selected: Tables = {}  # PA_sel: counts the clients took right after their local procedure
         self._global: np.ndarray | None = None
 
@@ -44,7 +44,7 @@ class Evaluation:
         self._record(round, tables, numbers)
         run.progress.last = numbers
         if "val" in tables:
-            chosen = client_numbers(tables["val"], self.groups)
+            chosen = client_numbers(tables["val"], self.groups, self.masks)
             best = run.progress.best
             if chosen and (best is None or chosen["accuracy"] > best["val"]):
                 run.progress.best = {"round": round, "val": chosen["accuracy"], **numbers}
@@ -63,13 +63,13 @@ class Evaluation:
 
     def _numbers(self, tables: Mapping[str, Tables]) -> dict[str, Numbers | None]:
         found = {
-            "global": global_numbers(self._global, self.groups),
-            "personal": client_numbers(tables["personal"], self.groups),
-            "global_local": client_numbers(tables.get("global", {}), self.groups),
-            "personal_selected": client_numbers(self.selected, self.groups),
+            "global": global_numbers(self._global, self.groups, self.masks),
+            "personal": client_numbers(tables["personal"], self.groups, self.masks),
+            "global_local": client_numbers(tables.get("global", {}), self.groups, self.masks),
+            "personal_selected": client_numbers(self.selected, self.groups, self.masks),
         }
         if "personal_attackers" in tables:
-            found["personal_attackers"] = client_numbers(tables["personal_attackers"], self.groups)
+            found["personal_attackers"] = client_numbers(tables["personal_attackers"], self.groups, self.masks)
         return found
 
     def _record(self, round: int, tables: Mapping[str, Tables], numbers: Mapping[str, Numbers | None]) -> None:
@@ -114,7 +114,7 @@ class Evaluation:
 
     def _record_final(self, end: int, final: Mapping[str, Tables]) -> None:
         recorder = self.run.recorder
-        numbers = {measure: client_numbers(tables, self.groups) for measure, tables in final.items()}
+        numbers = {measure: client_numbers(tables, self.groups, self.masks) for measure, tables in final.items()}
         recorder.append("rounds", [{"round": end, "measure": m, **n} for m, n in numbers.items() if n])
         for measure, tables in final.items():
             recorder.clients(end, measure, tables)
@@ -147,15 +147,15 @@ class Evaluation:
                 "personal_classes": max((int(t.sum()) for t in after.get("classes", {}).values()), default=0),
             },
             "global": before.get("global"),
-            "personal": client_numbers(after["personal"], self.groups),
+            "personal": client_numbers(after["personal"], self.groups, self.masks),
             "personal_before": before.get("personal"),
             "personal_selected": before.get("personal_selected"),
             "personal_classes": classes,
             "global_local": before.get("global_local"),
-            "personal_unfinished": client_numbers(final["personal_unfinished"], self.groups),
-            "heldout": client_numbers(final["heldout"], self.groups),
+            "personal_unfinished": client_numbers(final["personal_unfinished"], self.groups, self.masks),
+            "heldout": client_numbers(final["heldout"], self.groups, self.masks),
             "validated": progress.best,
-            "validation": client_numbers(after.get("val", {}), self.groups),
+            "validation": client_numbers(after.get("val", {}), self.groups, self.masks),
             "oracle": oracle_numbers(run, self.groups) if run.config.eval.oracle else None,
             "untested": sum(1 for t in after["personal"].values() if not t.sum()),
             "unfinished": progress.unfinished,
@@ -176,10 +176,11 @@ class Evaluation:
     def _write_counts(self, tables: Mapping[str, Tables]) -> None:
         """Final counts as arrays."""
         arrays: dict[str, np.ndarray] = {}
+        kind = np.int64 if self.masks else np.int32  # 500 masks may hold a thousand million pixels
         for name, each in tables.items():
             if each:
                 arrays[f"{name}_clients"] = np.array(sorted(each))
-                arrays[name] = np.stack([each[k] for k in sorted(each)]).astype(np.int32)
+                arrays[name] = np.stack([each[k] for k in sorted(each)]).astype(kind)
         if self._global is not None:
             arrays["global"] = self._global
         content = io.BytesIO()

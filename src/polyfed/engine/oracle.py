@@ -58,7 +58,7 @@ def oracle_numbers(run: "Run", groups: Mapping[str, list[int]]) -> dict[str, Num
     whole = confusion(model, data.global_test, classes, batch).numpy() if len(data.global_test) else None
     world.resident.reset()
     return {
-        "global": global_numbers(whole, groups),
-        "global_local": client_numbers({k: tables[k] for k in run.roster.participants}, groups),
-        "heldout": client_numbers({k: tables[k] for k in data.heldout}, groups),
+        "global": global_numbers(whole, groups, data.masks),
+        "global_local": client_numbers({k: tables[k] for k in run.roster.participants}, groups, data.masks),
+        "heldout": client_numbers({k: tables[k] for k in data.heldout}, groups, data.masks),
     }

@@ -28,7 +28,7 @@ class Roster:
             client = outcome.client
             if outcome.error:
                 raise RunFailed(f"client {client} could not say hello: {statements.bounded(outcome.error)}")
-            fault = statements.fault_of_hello(outcome, classes, self.run.world.origin_of(client))
+            fault = statements.fault_of_hello(outcome, classes, self.run.world.origin_of(client), self._pixels)
             if fault:
                 self.refused[client] = f"in its hello {fault}"
                 known.append(Known(client, self.run.world.federation.clients[client].name, 0, (0,) * classes))
@@ -36,6 +36,11 @@ class Roster:
                 self.tested[client] = statements.stated_samples(outcome)
                 known.append(statements.known_of(outcome))
         return sorted(known, key=lambda each: each.id)  # hellos come in any order
+
+    @property
+    def _pixels(self) -> int:
+        federation = self.run.world.federation
+        return federation.pool.y[0].numel() if federation.masks else 0
 
     @property
     def participants(self) -> list[int]:
@@ -81,7 +86,7 @@ class Roster:
         """Check a report; a client whose report cannot be true is excluded, and its work counts as failed."""
         outcome.error, outcome.trace = statements.bounded(outcome.error), statements.bounded(outcome.trace)
         own, everybody = self.tested[job.client], self.run.world.class_counts(job.per_class)
-        fault = statements.fault_of_report(outcome, job, self.run.world.task.classes, own, everybody)
+        fault = statements.fault_of_report(outcome, job, self.run.world.task.classes, own, everybody, self._pixels)
         if not fault:
             return outcome
         self.exclude(job.client, f"in round {job.round} {fault}")

@@ -110,7 +110,8 @@ class Run:
         layout, sizes = self.world.resident.layout, self.world.sizes(self.world.resident)
         self.gate = Gate(self.world.wire, layout, sizes, config.gate.norm)
         groups = class_groups(self.server.class_counts)
-        self.recorder = Recorder(self.folder.place, groups, {k.id: k.name for k in self.server.clients.values()})
+        names = {k.id: k.name for k in self.server.clients.values()}
+        self.recorder = Recorder(self.folder.place, groups, names, world.federation.masks)
         self.admission = Admission(self)
         self.ledger = Ledger(self)
         self.attacked = Attacked(self)

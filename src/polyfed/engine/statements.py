@@ -87,8 +87,8 @@ def fault_of_statement(kind: type[_Statement], said: Mapping[str, Any]) -> str:
     return ""
 
 
-def fault_of_hello(outcome: Outcome, classes: int, origin: Mapping[str, str]) -> str:
-    """What is wrong with a hello; empty if nothing is."""
+def fault_of_hello(outcome: Outcome, classes: int, origin: Mapping[str, str], pixels: int = 0) -> str:
+    """What is wrong with a hello, empty if nothing is; `pixels` are those of a mask, or 0: one label per sample."""
     said, counts = outcome.numbers, outcome.counts
     fault = fault_of_statement(Hello, said)
     if fault:
@@ -99,7 +99,7 @@ def fault_of_hello(outcome: Outcome, classes: int, origin: Mapping[str, str]) ->
     for name, table in counts.items():
         if name not in sizes:
             return f"it was not asked for counts of {name[:80]!r}"
-        fault = _fault_of_counts(f"the class counts of its {name} samples", table, (classes,), sizes[name])
+        fault = _fault_of_counts(f"the class counts of its {name} samples", table, (classes,), sizes[name], pixels)
         if fault:
             return fault
     return ""
@@ -117,7 +117,9 @@ def known_of(outcome: Outcome) -> Known:
     return Known(outcome.client, said["name"], said["n"], None if counts is None else tuple(counts.tolist()))
 
 
-def fault_of_report(outcome: Outcome, job: Job, classes: int, own: StatedSamples, everybody: np.ndarray) -> str:
+def fault_of_report(
+    outcome: Outcome, job: Job, classes: int, own: StatedSamples, everybody: np.ndarray, pixels: int = 0
+) -> str:
     """What is wrong with a report, empty if nothing is; `everybody` are the class counts of the global test set."""
     fault = fault_of_statement(Report, outcome.numbers)
     if fault:
@@ -131,7 +133,7 @@ def fault_of_report(outcome: Outcome, job: Job, classes: int, own: StatedSamples
         which = TESTED.get(asked, "")
         total, rows = (own.sizes[which], own.counts.get(which)) if which else (int(everybody.sum()), everybody)
         what = f"the counts of '{measure}'"
-        fault = _fault_of_counts(what, table, (classes, classes), total)
+        fault = _fault_of_counts(what, table, (classes, classes), total, pixels if which else 0)
         if not fault and rows is not None and not np.array_equal(table.sum(1), rows):
             fault = f"{what} are of other samples than it told of"
         if fault:
@@ -139,14 +141,18 @@ def fault_of_report(outcome: Outcome, job: Job, classes: int, own: StatedSamples
     return ""
 
 
-def _fault_of_counts(what: str, table: Any, shape: tuple[int, ...], total: int) -> str:
+def _fault_of_counts(what: str, table: Any, shape: tuple[int, ...], total: int, pixels: int) -> str:
+    """Labels of whole samples add up to them; of a mask's pixels some may have no label."""
+    total *= pixels or 1
     if not isinstance(table, np.ndarray) or not np.issubdtype(table.dtype, np.integer):
         return f"{what} are not integers"
     if table.shape != shape:
         return f"{what} have shape {table.shape}, expected {shape}"
     if table.size and (table.min() < 0 or table.max() > total):
         return f"{what} are not all between 0 and {total}"
-    if int(table.sum()) != total:
+    if pixels and int(table.sum()) > total:
+        return f"{what} add up to {int(table.sum())}, more than the {total} pixels it told of"
+    if not pixels and int(table.sum()) != total:
         return f"{what} add up to {int(table.sum())}, not to the {total} it told of"
     return ""
 

@@ -3,7 +3,6 @@
 import math
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
@@ -11,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from polyfed import rng
 from polyfed.config import Config
@@ -31,6 +30,7 @@ from polyfed.methods.base import Client, Method, Task
 from polyfed.models.base import Model, Net
 from polyfed.models.per_client import models_of
 from polyfed.params import Params, Slice, nothing
+from polyfed.parts.fit import Augment
 from polyfed.parts.resident import Resident
 from polyfed.threats.adversary import Adversary
 from polyfed.threats.privacy import Privacy, Setting
@@ -110,6 +110,28 @@ def federation_of(config: Config, device: torch.device = CPU) -> Federation:
     return _recent[key]
 
 
+def check_masks(config: Config, federation: Federation) -> None:
+    """Refuse a model or a method that answers for something else than what the data have labels for."""
+    name, masks = federation.dataset.name, federation.masks
+    for model in config.model.architectures:
+        if masks and not model.of_pixels:
+            fitting = "model=lraspp-small or model=lraspp"
+            raise UsageError(
+                f"model '{model.name}' answers for whole images, and the labels of {name} are masks: {fitting}"
+            )
+        if model.of_pixels and not masks:
+            fitting = "model=resnet8, say"
+            raise UsageError(f"model '{model.name}' answers for pixels, and {name} has one label per sample: {fitting}")
+    if masks and config.method.no_masks:
+        raise UsageError(f"method '{config.method.name}' cannot learn masks: {config.method.no_masks}")
+    if masks and config.attack.name != "none" and config.attack.no_masks:
+        raise UsageError(f"attack '{config.attack.name}' cannot attack masks: {config.attack.no_masks}")
+    if masks and config.data.reader() is not None:
+        raise UsageError("data.live=true reads images anew, and their masks would not move along: say data.live=false")
+    if masks and config.privacy.name == "dp-sgd":
+        raise UsageError("privacy=dp-sgd bounds the gradient of each sample's one label, and here are masks")
+
+
 class World:
     """What every process builds for itself from the config: the federation, the model, the method."""
 
@@ -134,6 +156,7 @@ class World:
             clients=len(self.federation.participants),
             shape=self.federation.shape,
         )
+        check_masks(config, self.federation)
         need_memory(
             config.model.architectures, self.federation.shape, self.federation.classes, len(self.federation.clients)
         )
@@ -333,11 +356,11 @@ class World:
             resident.params.set(received.w)
         return received
 
-    def _augment_for(self, job: Job) -> Callable[[Tensor], Tensor] | None:
+    def _augment_for(self, job: Job) -> Augment | None:
         if self.augment is None:
             return None
         change, generator = self.augment, rng.torch_generator(self.config.seed, "augment", job.round, job.client)
-        return lambda x: change(x, generator)
+        return lambda x, y: change.both(x, y, generator)
 
     def _anew_for(self, job: Job) -> Anew | None:
         if self.reader is None:
@@ -385,7 +408,7 @@ class World:
         if per_class not in self._class_tests:
             data = self.federation
             samples = data.class_sample(per_class, self.config.seed) if per_class else data.global_test
-            counts = np.bincount(samples.y.cpu().numpy().ravel(), minlength=self.task.classes)
+            counts = np.bincount(samples.y.cpu().numpy().ravel(), minlength=self.task.classes)[: self.task.classes]
             self._class_tests[per_class] = samples, counts
         return self._class_tests[per_class]
 

@@ -36,7 +36,7 @@ def confusions(
         for logits, y in _gathered(predictor, samples, batch, shared):
             known = y < classes  # a label outside the classes (void pixels) is never counted
             for table, only in zip(tables, allowed, strict=True):
-                found = y[known] * classes + _answers(logits, only)[known]
+                found = y[known].long() * classes + _answers(logits, only)[known]
                 table += torch.bincount(found, minlength=classes * classes).cpu()
     return [table.view(classes, classes) for table in tables]
 

@@ -26,6 +26,18 @@ def balanced(counts: np.ndarray) -> float:
     return _mean(recalls(counts))
 
 
+def ious(counts: np.ndarray) -> np.ndarray:
+    """Per class, the pixels found rightly over all that are of this class or were taken for it; nan where none is."""
+    found, true = np.diagonal(counts), counts.sum(1)
+    union = true + counts.sum(0) - found
+    return np.divide(found, union, out=np.full(len(counts), np.nan), where=true > 0)
+
+
+def miou(counts: np.ndarray) -> float:
+    """Mean IoU over the classes that are there."""
+    return _mean(ious(counts))
+
+
 def class_groups(training_counts: Sequence[int]) -> dict[str, list[int]]:
     """Head, mid and tail: classes by training count over the federation, cut in three, larger groups first."""
     order = sorted(range(len(training_counts)), key=lambda c: (-training_counts[c], c))
@@ -39,18 +51,21 @@ def group_recalls(counts: np.ndarray, groups: Mapping[str, list[int]]) -> Number
     return {name: none_if_nan(_mean(found[members])) for name, members in groups.items()}
 
 
-def global_numbers(counts: np.ndarray | None, groups: Mapping[str, list[int]]) -> Numbers | None:
-    """What is said of one model on one test set."""
+def global_numbers(counts: np.ndarray | None, groups: Mapping[str, list[int]], masks: bool = False) -> Numbers | None:
+    """What is said of one model on one test set; of masks also mIoU."""
     if counts is None or counts.sum() == 0:
         return None
     return {
         "accuracy": accuracy(counts),
         "balanced": none_if_nan(balanced(counts)),
+        **({"miou": none_if_nan(miou(counts))} if masks else {}),
         **group_recalls(counts, groups),
     }
 
 
-def client_numbers(tables: Mapping[int, np.ndarray], groups: Mapping[str, list[int]]) -> Numbers | None:
+def client_numbers(
+    tables: Mapping[int, np.ndarray], groups: Mapping[str, list[int]], masks: bool = False
+) -> Numbers | None:
     """What is said of many clients: the unweighted mean over those that have test samples, and its spread."""
     measured = [t for t in tables.values() if t.sum()]
     if not measured:
@@ -58,6 +73,7 @@ def client_numbers(tables: Mapping[int, np.ndarray], groups: Mapping[str, list[i
     return {
         **_spread(np.array([accuracy(t) for t in measured])),
         "balanced": none_if_nan(_mean(np.array([balanced(t) for t in measured]))),
+        **({"miou": none_if_nan(_mean(np.array([miou(t) for t in measured])))} if masks else {}),
         **group_recalls(np.sum(measured, axis=0), groups),
     }
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from polyfed.files import Place, sync, write_file
-from polyfed.measure.metrics import accuracy, balanced, group_recalls, recalls
+from polyfed.measure.metrics import accuracy, balanced, group_recalls, ious, miou, recalls
 from polyfed.measure.seconds import PHASES
 
 FIELDS = {
@@ -25,6 +25,7 @@ FIELDS = {
     "privacy": ["round", "client", "sigma", "q", "steps", "epsilon"],
     "spent": ["round", "seconds", *PHASES, "bytes_up", "bytes_down", "bytes_eval"],
 }  # fmt: skip
+OF_MASKS = {"rounds": ["miou"], "clients": ["miou"], "classes": ["iou"]}  # what the tables of masks have beside
 
 LATER = {"training": ("attacker", "weight", "suspect")}  # columns that records of an earlier version lack
 
@@ -32,8 +33,10 @@ LATER = {"training": ("attacker", "weight", "suspect")}  # columns that records 
 class Recorder:
     """Appends rows to the tables of a run directory: rounds.csv, clients.csv, classes.csv, training.csv and others."""
 
-    def __init__(self, folder: Path | Place, groups: Mapping[str, list[int]], names: Mapping[int, str]):
-        self.folder, self.groups, self.names = Place.of(folder), groups, names
+    def __init__(
+        self, folder: Path | Place, groups: Mapping[str, list[int]], names: Mapping[int, str], masks: bool = False
+    ):
+        self.folder, self.groups, self.names, self.masks = Place.of(folder), groups, names, masks
         self._begun: dict[str, list[str]] = {}  # the columns of tables that are already there
 
     def path(self, table: str) -> Place:
@@ -68,9 +71,9 @@ class Recorder:
     def append(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write rows in one go."""
         text = io.StringIO()
-        begun = self.path(table).size() > 0
-        columns = self._columns(table) if begun else FIELDS[table]
-        unknown: Literal["raise", "ignore"] = "raise" if columns == FIELDS[table] else "ignore"
+        begun, fields = self.path(table).size() > 0, self._fields(table)
+        columns = self._columns(table) if begun else fields
+        unknown: Literal["raise", "ignore"] = "raise" if columns == fields else "ignore"
         writer = csv.DictWriter(text, columns, restval="", extrasaction=unknown, lineterminator="\n")
         if not begun:
             writer.writeheader()
@@ -83,6 +86,9 @@ class Recorder:
             self._begun[table] = self.path(table).read_text().partition("\n")[0].split(",")
         return self._begun[table]
 
+    def _fields(self, table: str) -> list[str]:
+        return [*FIELDS[table], *(OF_MASKS.get(table, []) if self.masks else [])]
+
     def clients(self, round: int, measure: str, tables: Mapping[int, np.ndarray]) -> None:
         """One row per client, and one per class over all of them."""
         rows = [self._client_row(round, measure, k, t) for k, t in sorted(tables.items())]
@@ -92,20 +98,21 @@ class Recorder:
 
     def classes(self, round: int, measure: str, counts: np.ndarray) -> None:
         """One row per class."""
-        found = zip(counts.sum(1).tolist(), recalls(counts).tolist(), strict=True)
-        self.append(
-            "classes",
-            [
-                {"round": round, "measure": measure, "class": c, "samples": n, "recall": "" if n == 0 else r}
-                for c, (n, r) in enumerate(found)
-            ],
-        )
+        found = zip(counts.sum(1).tolist(), recalls(counts).tolist(), ious(counts).tolist(), strict=True)
+        rows = [
+            {"round": round, "measure": measure, "class": c, "samples": n, "recall": r, "iou": i}
+            if n
+            else {"round": round, "measure": measure, "class": c, "samples": n, "recall": "", "iou": ""}
+            for c, (n, r, i) in enumerate(found)
+        ]
+        self.append("classes", rows if self.masks else [{k: v for k, v in row.items() if k != "iou"} for row in rows])
 
     def _client_row(self, round: int, measure: str, client: int, counts: np.ndarray) -> dict[str, Any]:
         row: dict[str, Any] = {"round": round, "measure": measure, "client": client, "name": self.names[client]}
         total = int(counts.sum())
         if total:
             row |= {"accuracy": accuracy(counts), "balanced": balanced(counts), **group_recalls(counts, self.groups)}
+            row |= {"miou": miou(counts)} if self.masks else {}
         return row | {"samples": total}
 
     # ---- beside the tables

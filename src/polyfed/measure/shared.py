@@ -98,6 +98,7 @@ class SharedFeatures:
 
 def batches(samples: Samples, size: int) -> Iterator[tuple[int, Tensor]]:
     """All positions of samples in order: the first of each batch, and all of it."""
+    size = samples.at_once(size)
     for start in range(0, len(samples), size):
         yield start, torch.arange(start, min(start + size, len(samples)), device=samples.rows.device)
 

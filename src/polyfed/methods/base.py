@@ -43,6 +43,7 @@ class Method(Spec):
     newcomer: ClassVar[str] = "the global model"  # what a client that never trained gets, in words
     family: ClassVar[str] = ""  # one of FAMILIES; by default global or personal, by who answers for a client
     cost: ClassVar[str] = "as FedAvg"  # what a round computes, in words
+    no_masks: ClassVar[str] = ""  # why it cannot learn masks, in words; empty: it can
     edges: ClassVar[Mapping[str, str]] = EDGES  # what happens to a client that holds hardly anything, in words
     unbounded: ClassVar[str] = ""  # why one sample's part in a step cannot be bounded, in words; empty: it can
     presumes: ClassVar[str] = ""  # what its loss takes for known about all samples of a client, in words
@@ -290,6 +291,11 @@ class OnTop(Method):
     def buffers(self) -> str:  # type: ignore[override]
         """The base's."""
         return self.base.buffers
+
+    @property
+    def no_masks(self) -> str:  # type: ignore[override]
+        """Why the base cannot learn masks, if it cannot."""
+        return self.base.no_masks
 
     def bind(self, task: Task) -> None:
         """Tell the base which experiment it runs in, too."""

@@ -39,6 +39,7 @@ class DistFL(Method):
     """Clients whose models answer alike to inputs extracted from batch statistics share a model."""
 
     family = "clustered"
+    no_masks = "it compares what models answer for whole images"
     cost = "as FedAvg; where clusters are made, the server optimises z inputs, and every model answers them"
     edges = {"no BatchNorm": "clients send statistics of their activations when the server asks (no_bn)"}
     weighting = "uniform"

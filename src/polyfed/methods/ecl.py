@@ -30,6 +30,7 @@ class ECL(OnTop):
     """After any method, every client makes experts for its frequent and its rare classes."""
 
     late = True
+    no_masks = "its experts answer for whole images"
     cost = "its base's; at the end epochs of a head on features, and of each expert"
     edges = {"one class": "one expert, trained like that of the tail; every answer is that class unless absent=global"}
     newcomer = "the base's model, from which it makes its experts at the end like everybody"

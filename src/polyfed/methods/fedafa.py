@@ -32,6 +32,7 @@ class FedAFA(OnTop):
     """After any method, every client makes features of its rare classes and trains the last layers with them."""
 
     late = True
+    no_masks = "it makes features of whole images"
     cost = "its base's; at the end epochs of the last layers, with `steps` passes of them for every feature made"
     edges = {"one class": "nothing is generated; it tunes on what it has"}
     newcomer = "the base's model, whose last layers it tunes at the end like everybody"

@@ -26,6 +26,7 @@ from polyfed.registry import param
 class FedDF(Method):
     """FedAvg whose server teaches the average what its clients' models answer together on public samples."""
 
+    no_masks = "it keeps what models answer for every public sample, and for every pixel that is too much"
     cost = "as FedAvg; the server distils every upload into the mean on public data"
     lr: float = param(0.001, "learning rate of the distillation (Adam)", gt=0)
     batch: int = param(128, "its batch", ge=1)

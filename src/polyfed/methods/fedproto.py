@@ -30,6 +30,7 @@ class FedProto(Method):
 
     personal = everything
     own_models = True
+    no_masks = "it answers for whole images, by the nearest prototype"
     cost = "as FedAvg, and one more pass of the data for the prototypes"
     edges = {"one class": "it sends the prototype of that class alone"}
     newcomer = "the initial model, trained at the end on its own data, towards the prototypes"

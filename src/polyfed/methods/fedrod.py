@@ -43,6 +43,7 @@ class FedROD(Method):
     """A generic head learnt with balanced softmax, averaged with the body, and a personal head on top of it."""
 
     personal = named("own.*")
+    no_masks = "its second head answers for whole images"
     cost = "as FedAvg, and the steps of a second head"
     edges = {"one class": "its balanced softmax has one class left, so that the generic head learns nothing from it"}
     newcomer = "the global model, with a personal head it trains at the end"

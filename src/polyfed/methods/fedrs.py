@@ -2,11 +2,10 @@
 
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from polyfed.methods.base import Client, Method, method
-from polyfed.parts.losses import restricted
+from polyfed.parts.losses import nll, restricted
 from polyfed.parts.resident import Batch
 from polyfed.registry import param
 
@@ -29,7 +28,7 @@ class FedRS(Method):
 
     def loss(self, client: Client, batch: Batch) -> Tensor:
         """Eq. 8: cross-entropy on alpha_c * (w_c . h)."""
-        return F.cross_entropy(restricted(batch.logits, self.factors(client)), batch.y)
+        return nll(restricted(batch.logits, self.factors(client)), batch)
 
     def factors(self, client: Client) -> Tensor:
         """alpha_c^k (below eq. 8): 1 for classes held, alpha for others; or in proportion to the counts."""

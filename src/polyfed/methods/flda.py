@@ -46,6 +46,7 @@ class FLDA(Method):
 
     personal = named("own.*", "gate.*")
     own_models = True
+    no_masks = "its mixture answers for whole images"
     cost = "twice FedAvg: every step trains two networks"
     newcomer = "the shared network, beside one of its own that it trains with its gate at the end"
     generic: float = param(

@@ -26,6 +26,7 @@ class LWS(OnTop):
     """After any method, every client learns how much each of its classes should count."""
 
     late = True
+    no_masks = "it draws whole images by their class"
     cost = "its base's; at the end one pass of the data and epochs of a number per class"
     edges = {"one class": "only the scale of that class is learnt"}
     newcomer = "the base's model, whose classes it scales at the end like everybody"

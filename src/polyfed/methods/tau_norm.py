@@ -35,6 +35,13 @@ class TauNorm(OnTop):
     base: Method = param(FedAvg(), "the method whose head is normalised")
     tau: Tau = param(0.7, "0 keeps the rows, 1 makes them equally long; search: by each client's training data")
 
+    @property
+    def no_masks(self) -> str:  # type: ignore[override]
+        """Masks have too many pixels to search on."""
+        return (
+            "tau=search keeps features of all samples: give tau a number" if self.tau == "search" else super().no_masks
+        )
+
     def finish(self, client: Client) -> None:
         self.begin_finish(client)
         client.memory.tau = self.search(client) if self.tau == "search" else self.tau

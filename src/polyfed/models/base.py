@@ -1,8 +1,9 @@
 """What every model says of itself: trunk, last and head, its smallest input, and where BAVD may listen."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch.nn.functional as F
 from pydantic import field_validator
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -25,6 +26,18 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))
+
+
+class Pixels(Net):
+    """A network that answers for every pixel: features are [B, h, w, d], and logits are spread to the input's size."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return spread(self.head(self.features(x)).permute(0, 3, 1, 2), x.shape[2:])
+
+
+def spread(maps: Tensor, size: Sequence[int]) -> Tensor:
+    """Maps [B, C, h, w] at another size, bilinear; it commutes with a linear head."""
+    return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
 
 
 class Ensemble(nn.Module):
@@ -52,6 +65,8 @@ def bn_modules(net: nn.Module) -> list[nn.Module]:
 
 class Model(Spec):
     """A kind of network with its typed parameters; `build` makes one for an input shape and a number of classes."""
+
+    of_pixels: ClassVar[bool] = False  # whether it answers for every pixel of an image (masks), or for the whole
 
     per_client: dict[str, Any] = param({}, "models of some clients, by name, id or a pattern of names like site-*")
 

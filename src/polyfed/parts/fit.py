@@ -11,6 +11,7 @@ from torch import Tensor
 
 from polyfed.config import Train
 from polyfed.data.samples import Samples
+from polyfed.errors import UsageError
 from polyfed.params import Params, Slice
 from polyfed.parts import closed_form
 from polyfed.parts.resident import Batch, Resident
@@ -18,7 +19,7 @@ from polyfed.parts.steps import Grads, Step, sgd
 from polyfed.parts.trained import of_model, of_tensors
 
 Loss = Callable[[Batch], Tensor]
-Augment = Callable[[Tensor], Tensor]
+Augment = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # a batch, and its labels: a mask moves along
 Correct = Callable[[Tensor], None]
 Draw = Callable[[int], np.random.Generator]
 Order = Callable[[Samples, np.random.Generator], Tensor]
@@ -32,6 +33,8 @@ def shuffled(samples: Samples, rng: np.random.Generator) -> Tensor:
 
 def balanced(samples: Samples, rng: np.random.Generator) -> Tensor:
     """As many samples as there are, drawn so that every class present is equally likely."""
+    if samples.masks:
+        raise UsageError("batches of balanced classes are drawn by the labels of whole samples, and here are masks")
     y = samples.y.cpu().numpy()
     counts = np.bincount(y)
     return torch.from_numpy(rng.choice(len(y), size=len(y), p=(1 / counts[y]) / np.count_nonzero(counts)))
@@ -84,7 +87,9 @@ class Stream:
         x, y = self._gathered(self._at - len(index), self._at)
         if self.samples.anew is not None:
             x = self.samples.anew(self.samples.rows[index])
-        return self.augment(x) if self.augment is not None and self.samples.cut is None else x, y, index
+        if self.augment is not None and self.samples.cut is None:
+            x, y = self.augment(x, y)
+        return x, y, index
 
     def positions(self, most: int) -> Tensor:
         """The positions of the next batches in one piece: at most so many, fewer where the epoch ends."""
@@ -136,8 +141,9 @@ class Poisson(Stream):
     def __next__(self) -> tuple[Tensor, Tensor, Tensor]:
         index = self.positions(1)
         x, y = self.samples.take(index)
-        augments = self.augment is not None and self.samples.cut is None and len(index) > 0
-        return self.augment(x) if augments and self.augment else x, y, index
+        if self.augment is not None and self.samples.cut is None and len(index) > 0:
+            x, y = self.augment(x, y)
+        return x, y, index
 
 
 def sampling_rate(n: int, batch: int) -> float:
@@ -201,7 +207,10 @@ class Fit:
         return self.tally.steps - before
 
     def next(self) -> Batch | None:
-        """The next batch; None for a lone sample, which BN cannot learn from, where the client has other batches."""
+        """The next batch; None for a lone sample, which BN cannot learn from, where the client has other batches.
+
+        Masks in which no pixel has a label are passed over, too.
+        """
         x, y, index = next(self.stream)
         if len(y) == 1 and self._norms:
             if self.stream.per_epoch > 1 and self.stream.size > 1:
@@ -210,7 +219,11 @@ class Fit:
             self.tally.eval_mode_steps += 1
             for norm in self._norms:
                 norm.eval()
-        return Batch(self.resident.model, x, y, index, self.stream.samples)
+        batch = Batch(self.resident.model, x, y, index, self.stream.samples)
+        if batch.masks and not batch.y.numel():  # not a pixel has a label
+            self.tally.skipped_batches += 1
+            return None
+        return batch
 
     def gradient(self, batch: Batch, at: Tensor | Params | None = None) -> Grads:
         """The corrected gradient of the loss, a tensor per parameter; a correction sees it as one flat vector.

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyfed.data.samples import Samples
+from polyfed.data.samples import BACKGROUND, Samples
 from polyfed.parts.distil import kl
 from polyfed.parts.resident import Batch, Frozen
 
@@ -25,7 +25,7 @@ class LogitLoss:
 
     def __call__(self, batch: Batch) -> Tensor:
         """The mean loss of a batch."""
-        loss = F.cross_entropy(batch.logits if self.shift is None else batch.logits + self.shift, batch.y)
+        loss = nll(batch.logits if self.shift is None else batch.logits + self.shift, batch)
         return loss if self.teacher is None else loss + self.weight * kl(self.teacher.logits(batch), batch.logits)
 
     def goals(self, on: Samples, classes: int) -> tuple[Tensor, Tensor | None]:
@@ -39,6 +39,22 @@ class LogitLoss:
         log_q = F.log_softmax(self.teacher.table("logits", on), 1)
         q = log_q.exp()
         return goals.add_(q, alpha=self.weight), self.weight * (q * log_q).sum(1)
+
+
+def nll(logits: Tensor, batch: Batch) -> Tensor:
+    """The mean over rows of -log p(label), by these logits of a batch.
+
+    A pixel of the background belongs to some class that its client does not own, so that p is the sum over those
+    (FedSeg, Miao et al. 2023; O_k are the client's classes, not those of the batch, and nothing is added in the log).
+    """
+    y, owned = batch.y, batch.on.owned
+    if owned is None:
+        return F.cross_entropy(logits, y)
+    others = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device).index_fill(0, owned, False)
+    behind = y == BACKGROUND
+    own = logits.gather(1, y.masked_fill(behind, 0)[:, None])[:, 0]
+    aim = torch.where(behind, logits[:, others].logsumexp(1), own) if others.any() else own
+    return (logits.logsumexp(1) - aim).mean()
 
 
 cross_entropy = LogitLoss()  # plain softmax cross-entropy, mean over the batch

@@ -16,6 +16,7 @@ from polyfed.parts.chunks import in_chunks, ranges
 from polyfed.parts.resident import in_batches
 
 Head = tuple[Tensor, Tensor | None]
+PIXELS = 64  # of a class, in each picture that shows it
 CLASS_CHUNKS = 8  # at most so many chunks of the classes whose features are matched
 WORTH = 1 << 23  # products per step: with fewer, a step is mostly Python, which threads cannot share
 EPS = 1e-6  # in the denominator of the cosine; a gradient this short has no direction
@@ -61,8 +62,13 @@ def class_gradients(
     rng: np.random.Generator,
     augment: Augmenter | None = None,
 ) -> Tensor:
-    """Eq. 16: per class the mean over some draws of its samples, augmented or not, of grad_v CE at the live model."""
+    """Eq. 16: per class the mean over some draws of its samples, augmented or not, of grad_v CE at the live model.
+
+    Of masks, a draw takes some random pixels of the class in each of its images that show it.
+    """
     net.eval()
+    if samples.masks:
+        return _pixel_gradients(net, samples, classes, size, draws, rng, augment)
     y, head, found = samples.y, linear(net.head), []
     plain = in_batches(net.features, samples, 128) if augment is None else torch.empty(0)
     generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
@@ -73,6 +79,54 @@ def class_gradients(
             rows = plain[own] if augment is None else net.features(augment(samples.take(own)[0], generator))
         found.append(head_gradients(rows, y[own], head))
     return torch.stack(found)
+
+
+def _pixel_gradients(
+    net: Net,
+    samples: Samples,
+    classes: Tensor,
+    size: int,
+    draws: int,
+    rng: np.random.Generator,
+    augment: Augmenter | None,
+) -> Tensor:
+    """The same of pixels; a class that augmentation has moved out of every picture has none, and a zero gradient."""
+    head, generator, found = linear(net.head), torch.Generator().manual_seed(int(rng.integers(2**62))), []
+    masks = samples.y
+    for c in classes.tolist():
+        shows = (masks == c).flatten(1).any(1).nonzero().flatten()
+        shows = shows[drawn(len(shows), size, draws, rng).to(shows.device)]
+        rows = [torch.empty(0, head[0].shape[1], device=head[0].device)]
+        for some in shows.split(samples.at_once(size)):
+            x, y = samples.take(some)
+            if augment is not None:
+                x, y = augment.both(x, y, generator)
+            with torch.no_grad():
+                rows += [
+                    at_pixels(each, _pixels_of(c, mask, rng), mask.shape)
+                    for each, mask in zip(net.features(x), y, strict=True)
+                ]
+        all_rows = torch.cat(rows)
+        found.append(
+            head_gradients(all_rows, torch.full((len(all_rows),), c, device=all_rows.device), head)
+            if len(all_rows)
+            else torch.zeros(len(head[0]), head[0].shape[1] + (head[1] is not None), device=head[0].device)
+        )
+    return torch.stack(found)
+
+
+def _pixels_of(c: int, mask: Tensor, rng: np.random.Generator) -> Tensor:
+    """Some random pixels of a class, as rows and columns."""
+    found = (mask == c).nonzero()
+    return found[torch.from_numpy(rng.permutation(len(found))[:PIXELS]).to(found.device)]
+
+
+def at_pixels(features: Tensor, pixels: Tensor, size: Sequence[int]) -> Tensor:
+    """The features [h, w, d] of single pixels of an image of this size: what spreading the map would give there."""
+    places = (2 * pixels.flip(1) + 1) / torch.tensor(size[::-1], device=pixels.device) - 1
+    maps = features.permute(2, 0, 1)[None]
+    found = nn.functional.grid_sample(maps, places[None, None], padding_mode="border", align_corners=False)
+    return found[0, :, 0].T
 
 
 def class_means(sent: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

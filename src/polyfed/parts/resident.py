@@ -8,41 +8,67 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from polyfed.data.samples import Samples
-from polyfed.models.base import Net
+from polyfed.data.samples import VOID, Samples
+from polyfed.models.base import Net, spread
 from polyfed.params import Entry, Layout, Params, Slice, bind
 
 Cut = Literal["last", "head"]
 
 
 class Batch:
-    """x, y, the positions in what is fitted on and, computed once when asked for, features and logits."""
+    """x, y, the positions in what is fitted on and, computed once when asked for, features and logits.
+
+    Labels and logits are rows. Of a mask every pixel with a label is one, in the order of the pixels, and features are
+    the rows of the network's map, which is coarser; a mask's length is that of its images.
+    """
 
     def __init__(self, model: Net, x: Tensor, y: Tensor, index: Tensor, on: Samples):
-        self.model, self.x, self.y, self.index, self.on = model, x, y, index, on
-        self._features: Tensor | None = None
-        self._logits: Tensor | None = None
+        self.model, self.x, self.index, self.on = model, x, index, on
+        self._samples, self._size = len(y), y.shape[1:]
+        self._labelled = y != VOID if self.masks else None
+        self.y = y if self._labelled is None else y[self._labelled]
+        self.forget()
 
     def __len__(self) -> int:
-        return len(self.y)
+        return self._samples
+
+    @property
+    def masks(self) -> bool:
+        """Whether every pixel has a label of its own."""
+        return len(self._size) > 0
 
     def forget(self) -> None:
         """Drop what was computed: the model has other weights now."""
-        self._features = self._logits = None
+        self._maps: Tensor | None = None
+        self._logits: Tensor | None = None
+
+    def put_to(self, model: Net) -> "Batch":
+        """The same batch for another model."""
+        other = copy.copy(self)
+        other.model = model
+        other.forget()
+        return other
 
     @property
     def features(self) -> Tensor:
-        """What the head sees; x itself where it already holds features."""
-        if self._features is None:
-            self._features = features_from(self.model, self.x, self.on.cut)
-        return self._features
+        """What the head sees, as rows; x itself where it already holds features."""
+        maps = self._features()
+        return maps.flatten(0, -2) if self.masks else maps
 
     @property
     def logits(self) -> Tensor:
-        """What the model says."""
+        """What the model says, a row for every label."""
         if self._logits is None:
-            self._logits = self.model.head(self.features)
+            said = self.model.head(self._features())
+            if self._labelled is not None:
+                said = spread(said.permute(0, 3, 1, 2), self._size).permute(0, 2, 3, 1)[self._labelled]
+            self._logits = said
         return self._logits
+
+    def _features(self) -> Tensor:
+        if self._maps is None:
+            self._maps = features_from(self.model, self.x, self.on.cut)
+        return self._maps
 
 
 def features_from(model: Net, x: Tensor, cut: str | None) -> Tensor:
@@ -69,6 +95,10 @@ class Frozen:
 
     def _answer(self, what: str, batch: Batch) -> Tensor:
         on = batch.on
+        if batch.masks:  # answers for every pixel of every sample are too many to keep
+            with torch.no_grad():
+                answer: Tensor = getattr(batch.put_to(self.model), what)
+            return answer
         if (self.augmented or on.anew is not None) and on.cut is None:
             with torch.no_grad():
                 return self._run(what, batch.x, on.cut)

@@ -67,6 +67,7 @@ class Attack(Spec):
     kind: ClassVar[str] = "attack"
     trains: ClassVar[bool] = True  # whether an attacker trains at all
     colludes: ClassVar[bool] = False  # whether attackers act together, when all uploads are there
+    no_masks: ClassVar[str] = ""  # why it cannot attack masks, in words; empty: it can
     clients: list[Annotated[int, Ge(0)]] | None = param(None, "ids of the attackers")
     count: Annotated[int, Ge(1)] | None = param(None, "number of attackers, drawn from the participants")
     fraction: Annotated[float, Gt(0)] | None = param(None, "share of the participants that attack", lt=1)
@@ -174,7 +175,7 @@ class DataAttack(Attack):
 
 @attack("label-flip", paper="Tolpegin et al. 2020; Liu et al. 2021")
 class LabelFlip(DataAttack):
-    """Attackers train on labels that a mapping of the classes has changed."""
+    """Attackers train on labels that a mapping of the classes has changed; of masks, the pixels of what they own."""
 
     mapping: Literal["distfl", "next", "reverse", "random"] | dict[int, int] = param(
         "distfl", "which class becomes which: distfl, next, reverse, random, or {0: 1, ...}"
@@ -213,9 +214,9 @@ class LabelFlip(DataAttack):
             return samples
         made = _own_pool(samples, read=True)
         table = torch.from_numpy(np.append(self.map(classes, seed), 0)).to(made.y.device)
-        labels = made.pool.y[chosen]
-        known = labels < classes  # a label outside the classes (void pixels) stays
-        made.pool.y[chosen] = torch.where(known, table[labels.clamp(max=classes)], labels)
+        labels = made.pool.y[chosen].long()
+        known = labels < classes  # a label outside the classes (void pixels, the background) stays
+        made.pool.y[chosen] = torch.where(known, table[labels.clamp(max=classes)], labels).to(made.pool.y.dtype)
         return made
 
     def success(self, counts: np.ndarray, stamped: np.ndarray | None, seed: int) -> float | None:
@@ -229,6 +230,7 @@ class LabelFlip(DataAttack):
 class Backdoor(DataAttack):
     """Attackers stamp a white square on some images and call them the target class."""
 
+    no_masks = "it calls whole images its target class; take label-flip"
     target: int = param(0, "the class that stamped images are called", ge=0)
     share: float = param(0.5, "share of the images of other classes that are stamped", ge=0, le=1)
 
@@ -268,7 +270,7 @@ def _own_pool(samples: Samples, read: bool = False) -> Samples:
     x = pool.rows(rows).clone(memory_format=torch.preserve_format)
     made = Pool(x, samples.y.clone(), pool.mean, pool.std)
     again = (lambda chosen: anew(rows[chosen])) if read and anew is not None else None
-    return Samples(made, torch.arange(len(samples), device=rows.device), samples.cut, again)
+    return Samples(made, torch.arange(len(samples), device=rows.device), samples.cut, again, samples.owned)
 
 
 def _stamp(x: Tensor, chosen: Tensor) -> None:

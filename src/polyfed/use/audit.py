@@ -46,6 +46,8 @@ def audit(
     world, method = run.world, run.method
     if not world.federation.preparation.images:
         raise UsageError("an audit looks for pictures, and the samples of this run are none")
+    if world.federation.masks:
+        raise UsageError("an audit looks for pictures by their labels, and the labels of this run are masks")
     down = run.jobs("train", run.progress.round + 1, [client])[0]
     blob = run.store.get(client, down.version)
     held = world.client(down, blob)

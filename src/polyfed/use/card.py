@@ -116,7 +116,7 @@ def answered(predictor: Predictor) -> list[int]:
 
     prepare = predictor.preparation
     blank = predictor.logits(np.zeros((1, *prepare.shape), prepare.dtype))[0]
-    return blank.isfinite().nonzero().flatten().tolist()
+    return blank.isfinite().view(len(blank), -1).any(1).nonzero().flatten().tolist()
 
 
 def _number_lines(folder: RunFolder, client: int | None) -> Iterator[str]:
@@ -127,13 +127,16 @@ def _number_lines(folder: RunFolder, client: int | None) -> Iterator[str]:
     if not told:
         yield "None are recorded."
         return
-    yield "| measure | " + " | ".join(NAMES) + " | samples | round | what it is |"
-    yield "|---|" + "---:|" * (len(NAMES) + 2) + "---|"
+    names = (*NAMES, *(("miou",) if all("miou" in row for row in told.values()) else ()))
+    yield "| measure | " + " | ".join(names) + " | samples | round | what it is |"
+    yield "|---|" + "---:|" * (len(names) + 2) + "---|"
     for measure, row in told.items():
-        cells = [f"{100 * float(row[name]):.1f} %" if row[name] else "–" for name in NAMES]
+        cells = [f"{100 * float(row[name]):.1f} %" if row[name] else "–" for name in names]
         cells = [measure, *cells, row.get("samples", "–"), row["round"], MEASURES.get(measure, measure)]
         yield f"| {' | '.join(cells)} |"
     yield "\nbalanced: mean recall over classes; head, mid, tail: mean recall of the frequent, middle and rare third."
+    if "miou" in names:
+        yield "\nSamples are pixels; miou: mean intersection over union, over the classes that are there."
 
 
 def _privacy_lines(summary: Mapping[str, Any], config: Tree) -> Iterator[str]:

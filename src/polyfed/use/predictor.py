@@ -44,13 +44,18 @@ class Predictor:
             return torch.cat([self.model(part) for part in rows.split(self.batch)]).cpu()
 
     def predict(self, x: Any) -> np.ndarray:
-        """The class of each row."""
+        """The class of each row, or of each of its pixels where the model learnt masks."""
         return self.logits(x).argmax(1).numpy()
 
     def probabilities(self, x: Any) -> np.ndarray:
         """The probability of each class for each row."""
-        chances = self.logits(x).softmax(1).numpy()
-        strange = np.flatnonzero(~np.isfinite(chances).all(axis=1))
-        if len(strange):  # an ensemble of no class at all, or weights that are not finite
-            raise RunFailed(f"the model gives row {strange[0]} no class: its logits are not finite")
-        return chances
+        return chances_of(self.logits(x))
+
+
+def chances_of(logits: Tensor) -> np.ndarray:
+    """The probability of each class, from logits that must say one."""
+    chances = logits.softmax(1).numpy()
+    strange = np.flatnonzero(~np.isfinite(chances).reshape(len(chances), -1).all(axis=1))
+    if len(strange):  # an ensemble of no class at all, or weights that are not finite
+        raise RunFailed(f"the model gives row {strange[0]} no class: its logits are not finite")
+    return chances

@@ -1,6 +1,19 @@
 """Where samples come from: named data sets, folders, arrays."""
 
-from polyfed.data.sources import arrays, cifar, digits, domains, folder, har, idx, leaf, manifest, motion, photographs
+from polyfed.data.sources import (
+    arrays,
+    cifar,
+    digits,
+    domains,
+    folder,
+    har,
+    idx,
+    leaf,
+    manifest,
+    motion,
+    photographs,
+    streets,
+)
 from polyfed.data.sources.base import Dataset, Source, load_cached, source, sources
 
 __all__ = [
@@ -20,4 +33,5 @@ __all__ = [
     "photographs",
     "source",
     "sources",
+    "streets",
 ]

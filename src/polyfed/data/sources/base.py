@@ -5,16 +5,19 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from polyfed.data.fields import Kind, whole_or
+from polyfed.data.fields import Kind, size_or_auto
+from polyfed.data.samples import BACKGROUND, VOID
+from polyfed.data.sources.masks import by_pixels, class_pixels, folders
+from polyfed.data.sources.raw import Numbers
 from polyfed.errors import DataError
 from polyfed.registry import Registry, Spec, param
 
-Numbers = tuple[float, ...]
 TABLES = (".csv", ".parquet")  # endings of files with a row per sample
 
 
@@ -25,7 +28,8 @@ class Dataset:
     Images are uint8 [N, H, W, C], anything else float32 with channels first; mean and std are per channel in raw
     units; users and domains are places in their tuples of names, or -1 for nobody. Test rows that have a user are that
     user's own test (or domain's, where a split goes by domain); where `pooled_users` is true, splitting by user takes
-    both alike. Where samples are `incomplete`, a missing value is NaN, and is filled once the split is known.
+    both alike. Where samples are `incomplete`, a missing value is NaN, and is filled once the split is known. Where `y`
+    is uint8 [N, H, W], it holds masks: a class for every pixel, or 255 for none.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Dataset:
     notes: dict[str, int] = field(default_factory=dict)
     incomplete: bool = False
     corrupted: bool = False  # whether that was done to it already
+    pixels: np.ndarray | None = None  # of masks: each class's pixels before any resizing, [N, C]
 
     def __post_init__(self) -> None:
         complaint = _complaint(self)
@@ -61,9 +66,32 @@ class Dataset:
         return (rest[-1], *rest[:-1]) if self.images else tuple(rest)
 
     @property
+    def masks(self) -> bool:
+        """Whether every pixel has a label of its own."""
+        return self.y.ndim > 1
+
+    @property
     def labels(self) -> np.ndarray:
-        """What a split goes by: one class per row."""
-        return self.y
+        """What a split goes by: one class per row; of masks the folder that each image belongs to."""
+        return self.y if self.folders is None else self.folders
+
+    @cached_property
+    def class_pixels(self) -> np.ndarray:
+        """Of masks: how many pixels of every class each has, [N, C]."""
+        return class_pixels(self.y, self.classes) if self.pixels is None else self.pixels
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """The classes as a long tail goes by them: in label order, or those with most training pixels first."""
+        return by_pixels(self.class_pixels[: self.train]) if self.masks else np.arange(self.classes)
+
+    @cached_property
+    def folders(self) -> np.ndarray | None:
+        """Of masks: the class that each image shows best, equally many images each; training and test rows apart."""
+        if not self.masks:
+            return None
+        parts = self.class_pixels[: self.train], self.class_pixels[self.train :]
+        return np.concatenate([folders(part, self.order) for part in parts])
 
     @property
     def classes(self) -> int:
@@ -80,6 +108,8 @@ def _complaint(data: Dataset) -> str:
         return f"{data.train} training samples among {n}"
     if data.x.dtype not in (np.uint8, np.float32) or (data.images and data.x.ndim != 4):
         return f"samples must be uint8 images [N, H, W, C] or float32, not {data.x.dtype} {list(data.x.shape)}"
+    if data.masks:
+        return _strange_masks(data)
     low, high = int(data.y.min()), int(data.y.max())
     if low < 0 or high >= data.classes:
         return f"labels run from {low} to {high}, expected 0 to {data.classes - 1}"
@@ -87,6 +117,25 @@ def _complaint(data: Dataset) -> str:
     if not data.images and strange(data.x).any():
         row = int(np.flatnonzero(strange(data.x.reshape(n, -1)).any(axis=1))[0])
         return f"row {row} holds a value that is not a finite number"
+    return _strange_owners(data)
+
+
+def _strange_masks(data: Dataset) -> str:
+    if data.y.dtype != np.uint8 or not data.images or data.y.shape != data.x.shape[:3]:
+        shapes = f"{data.y.dtype} {list(data.y.shape)} beside {data.x.dtype} {list(data.x.shape)}"
+        return f"masks must be uint8 [N, H, W] beside uint8 images [N, H, W, C], not {shapes}"
+    if data.classes > BACKGROUND:
+        return f"masks can have at most {BACKGROUND} classes, not {data.classes}"
+    found = np.flatnonzero(np.bincount(data.y.ravel(), minlength=256))
+    strange = [value for value in found.tolist() if data.classes <= value != VOID]
+    if strange:
+        row = int(np.flatnonzero((data.y == strange[0]).any((1, 2)))[0])
+        return f"the mask of row {row} holds {strange[0]}, expected 0 to {data.classes - 1}, or {VOID} for no label"
+    return _strange_owners(data)
+
+
+def _strange_owners(data: Dataset) -> str:
+    n = len(data.x)
     return _strange_ids(data.users, data.user_names, n, "user") or _strange_ids(
         data.domains, data.domain_names, n, "domain"
     )
@@ -104,6 +153,15 @@ def _strange_ids(ids: np.ndarray | None, names: tuple[str, ...], n: int, what: s
     return "" if ids.min() >= -1 and ids.max() < len(names) else f"a {what} id without a name"
 
 
+Size = Annotated[int | tuple[int, int] | Literal["auto"], size_or_auto()]
+
+
+def size_of_images(default: int | tuple[int, int] | Literal["auto"]) -> Any:
+    """The parameter `size`, with a default of its own."""
+    told = "side (or [H, W]) to which images are resized; auto: only where they are too small for the model"
+    return param(default, told)
+
+
 class Source(Spec):
     """A place samples come from."""
 
@@ -111,9 +169,7 @@ class Source(Spec):
 
     root: Path | None = param(None, "folder of its files; else $POLYFED_DATA/<name>, else ~/.cache/polyfed/<name>")
     limit: int | None = param(None, "training samples kept per class", ge=1)
-    size: Annotated[int | Literal["auto"], whole_or("auto")] = param(
-        "auto", "side to which images are resized; auto: only where they are too small for the model"
-    )
+    size: Size = size_of_images("auto")
     augment: Literal["none", "flip", "crop", "crop+flip"] = param("none", "random changes to training images")
     corrupt: Kind = param("none", "a kind of corruption of images, or a family (or any) to draw kinds from")
     corrupt_severity: int = param(3, "how badly: 0 not at all, 5 most", ge=0, le=5)

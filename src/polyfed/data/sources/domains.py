@@ -2,12 +2,11 @@
 
 import bz2
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
-from polyfed.data.fields import whole_or
-from polyfed.data.sources.base import Dataset, Source, find, misplaced, source
+from polyfed.data.sources.base import Dataset, Size, Source, find, misplaced, source
 from polyfed.data.sources.folder import files_in
 from polyfed.data.sources.idx import Mnist
 from polyfed.data.sources.pictures import IMAGES, read_coloured
@@ -35,8 +34,8 @@ class DomainFolders(Domains):
     folder: ClassVar[str] = ""
     classes: ClassVar[int] = 0
 
-    size: Annotated[int | Literal["auto"], whole_or("auto")] = param(
-        64, "side to which images are resized; auto: they stay as they are, and must have one size"
+    size: Size = param(
+        64, "side (or [H, W]) to which images are resized; auto: they stay as they are, and must have one size"
     )
 
     def load(self) -> Dataset:

@@ -8,14 +8,19 @@ import numpy as np
 from polyfed.data.sources.arrays import parts_of
 from polyfed.data.sources.base import TABLES, Dataset, Source, source
 from polyfed.data.sources.found import Part, gathered
+from polyfed.data.sources.masks import read_mask, resized_masks
 from polyfed.data.sources.pictures import IMAGES, read_image
-from polyfed.data.sources.raw import Classes, read_arrays
+from polyfed.data.sources.raw import Classes, Side, read_arrays
 from polyfed.data.sources.tables import Table
 from polyfed.errors import DataError
 from polyfed.registry import param
 
 ROWS = (".npz", *TABLES)  # files that hold many samples
-EXPECTED = "class folders of images, .npz files (x, y), or tables (.csv, .parquet) with a column label"
+PAIR = ["images", "masks"]  # folders of pictures and of their masks, which have the same names
+EXPECTED = (
+    "class folders of images, folders images and masks, .npz files (x, y), or tables (.csv, .parquet) with a column "
+    "label"
+)
 
 
 @source("folder")
@@ -45,14 +50,16 @@ class Folder(Source):
     def _read(self, clients: list[Path]) -> Dataset:
         of_rows = any(path.suffix.lower() in ROWS for client in clients for path in client.iterdir())
         side = None if self.size == "auto" else self.size
-        parts, classes, skipped = (self._rows if of_rows else self._images)(clients, side)
+        of_masks = any(_is_pair(client) for client in clients)
+        read = self._rows if of_rows else self._masks if of_masks else self._images
+        parts, classes, skipped = read(clients, side)
         for folder in clients:
             if not any(part.users == folder.name for part in parts if len(part.y)):
                 raise DataError(f"{self.name}: the client folder {folder} holds no samples")
         found = gathered(self.name, parts, [client.name for client in clients])
         return found.dataset(self.name, classes, side, {"files_skipped": skipped} if skipped else {})
 
-    def _images(self, clients: list[Path], side: int | None) -> "Contents":
+    def _images(self, clients: list[Path], side: Side | None) -> "Contents":
         """Every image of every class folder of every client."""
         per_client = {client: _subfolders(client, EXPECTED) for client in clients}
         classes = self._names(sorted({folder.name for folders in per_client.values() for folder in folders}))
@@ -65,7 +72,25 @@ class Folder(Source):
                 skipped += others
         return parts, classes, skipped
 
-    def _rows(self, clients: list[Path], side: int | None) -> "Contents":
+    def _masks(self, clients: list[Path], side: Side | None) -> "Contents":
+        """Every picture of every client's folder images/, and the mask of that name in its folder masks/."""
+        parts, skipped = [], 0
+        for client in clients:
+            if not _is_pair(client):
+                raise DataError(f"{self.name}: {client} must hold the folders images and masks, like the other clients")
+            images, others = files_in(client / "images", IMAGES)
+            masks, strange = files_in(client / "masks", (".png",))
+            by_name = {mask.stem: mask for mask in masks}
+            for image in images:
+                if image.stem not in by_name:
+                    raise DataError(f"{self.name}: {image} has no mask; expected {client / 'masks' / image.stem}.png")
+                mask = read_mask(by_name[image.stem])[None]
+                mask = mask if side is None else resized_masks(mask, side)
+                parts.append(Part(str(image), read_image(image, side)[None], mask, client.name))
+            skipped += others + strange + len(by_name.keys() - {image.stem for image in images})
+        return parts, self.classes, skipped
+
+    def _rows(self, clients: list[Path], side: Side | None) -> "Contents":
         """Every .npz file and table of every client; pictures that a table names lie beside it."""
         parts, skipped = [], 0
         for client in clients:
@@ -102,6 +127,10 @@ def _subfolders(folder: Path, expected: str) -> list[Path]:
     if not folders:
         raise DataError(f"folder: {folder} must hold {expected}; there are none")
     return folders
+
+
+def _is_pair(client: Path) -> bool:
+    return sorted(path.name for path in client.iterdir() if _visible(path)) == PAIR
 
 
 def files_in(folder: Path, endings: tuple[str, ...]) -> tuple[list[Path], int]:

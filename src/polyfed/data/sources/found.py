@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from polyfed.data.sources.base import Dataset
-from polyfed.data.sources.raw import Classes, class_names_of, in_colour, pixel_statistics, resized
+from polyfed.data.sources.raw import Classes, Side, class_names_of, in_colour, pixel_statistics, resized
 from polyfed.errors import DataError
 
 
@@ -48,7 +48,7 @@ class Found:
     items: tuple[Item, ...] = ()
     moving: str = ""  # what gives something else when it is read again
 
-    def dataset(self, name: str, classes: Classes, side: int | None, notes: dict[str, int] | None = None) -> Dataset:
+    def dataset(self, name: str, classes: Classes, side: Side | None, notes: dict[str, int] | None = None) -> Dataset:
         """The checked data set; images of different sizes are brought to one side, if there is one."""
         x = self.x if isinstance(self.x, np.ndarray) else self._of_one_size(name, self.x, side)
         y, class_names = class_names_of(self.y, classes, name)
@@ -56,7 +56,7 @@ class Found:
         of = (self.users, self.user_names)
         return Dataset(name, x, y, self.train, class_names, mean, std, *of, *of, notes=notes or {})
 
-    def _of_one_size(self, name: str, parts: list[np.ndarray], side: int | None) -> np.ndarray:
+    def _of_one_size(self, name: str, parts: list[np.ndarray], side: Side | None) -> np.ndarray:
         images = all(x.dtype == np.uint8 and x.ndim == 4 for x in parts)
         if images and side is not None:
             return np.concatenate([resized(x, side) for x in parts])
@@ -101,6 +101,10 @@ def _labels(name: str, parts: list[Part]) -> np.ndarray:
     """All labels; numbers in one place and words in another are refused."""
     first = parts[0]
     for part in parts:
+        if part.y.shape[1:] != first.y.shape[1:]:
+            here, there = ("x".join(map(str, one.y.shape[1:])) or "one label" for one in (part, first))
+            said = f"the masks of {part.where} are {here}, those of {first.where} {there}"
+            raise DataError(f"{name}: {said}; data.size=[H, W] brings all to one size")
         if part.y.dtype.kind != first.y.dtype.kind:
             numbers, words = (first, part) if first.y.dtype.kind == "i" else (part, first)
             raise DataError(f"{name}: the labels of {numbers.where} are numbers, those of {words.where} are words")
@@ -133,7 +137,7 @@ def _of_rows(name: str, part: Part) -> np.ndarray | None:
     if part.users is None or isinstance(part.users, str):
         return None if part.users is None else np.full(len(part.y), part.users)
     users = np.asarray(part.users)
-    if users.shape != part.y.shape:
+    if users.shape != part.y.shape[:1]:
         what = "test" if part.test else "training"
         raise DataError(f"{name}: {len(part.y)} {what} samples but {users.size} users")
     return users

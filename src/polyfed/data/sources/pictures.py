@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from polyfed.data.sources.raw import in_colour
+from polyfed.data.sources.raw import Side, in_colour, sides
 from polyfed.errors import DataError
 from polyfed.files import plain_file
 
 IMAGES = (".png", ".jpg", ".jpeg")
 
 
-def read_image(file: Path, side: int | None) -> np.ndarray:
-    """One picture as uint8 [H, W, C], grey or in colour, resized to a square if a side is given."""
+def read_image(file: Path, side: Side | None) -> np.ndarray:
+    """One picture as uint8 [H, W, C], grey or in colour, resized if a side, or height and width, is given."""
     from PIL import Image
 
     try:
@@ -24,21 +24,21 @@ def read_image(file: Path, side: int | None) -> np.ndarray:
         raise DataError(f"{file} is not a readable image: {error}") from None
 
 
-def pixels(picture: Any, side: int | None = None) -> np.ndarray:
+def pixels(picture: Any, side: Side | None = None) -> np.ndarray:
     """The same of an open picture of Pillow's."""
     from PIL import Image
 
     plain = picture.convert("L" if picture.mode in ("1", "L") else "RGB")
-    if side is not None and plain.size != (side, side):
-        plain = plain.resize((side, side), Image.Resampling.BILINEAR)
+    if side is not None and plain.size != sides(side)[::-1]:
+        plain = plain.resize(sides(side)[::-1], Image.Resampling.BILINEAR)
     array = np.array(plain)
     return array[..., None] if array.ndim == 2 else array
 
 
-def read_coloured(name: str, files: Sequence[Path], side: int | None) -> np.ndarray:
+def read_coloured(name: str, files: Sequence[Path], side: Side | None) -> np.ndarray:
     """Pictures as uint8 [N, H, W, 3], read one by one into one array; grey ones get their channels."""
     if not files:
-        return np.empty((0, side or 0, side or 0, 3), np.uint8)
+        return np.empty((0, *sides(side or 0), 3), np.uint8)
     first = read_image(files[0], side)
     made = np.empty((len(files), *first.shape[:2], 3), np.uint8)
     for at, file in enumerate(files):

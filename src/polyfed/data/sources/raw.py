@@ -8,13 +8,15 @@ import torch
 from pydantic import Field
 from torch.nn import functional
 
-from polyfed.data.sources.base import Numbers
+from polyfed.data.samples import VOID
 from polyfed.errors import DataError
 from polyfed.files import plain_file
 
 MOST_CLASSES = 100_000
 FEW_CLASSES = 20  # so many are believed, however few samples there are
 CHUNK = 2048  # images resized at a time
+Numbers = tuple[float, ...]
+Side = int | tuple[int, int]  # of images: a square's, or height and width
 Classes = Annotated[int, Field(ge=1, le=MOST_CLASSES)] | tuple[str, ...] | None  # how many, their names, or those found
 
 
@@ -43,17 +45,22 @@ def _channels_first(array: np.ndarray, where: str) -> None:
 
 
 def as_labels(y: Any, where: str) -> np.ndarray:
-    """Whole numbers or words, one per sample."""
+    """Whole numbers or words, one per sample; or masks, uint8 [N, H, W]."""
     array = np.asarray(y)
+    if array.dtype == np.uint8 and array.ndim == 3:
+        return array
     if array.dtype.kind == "O" and array.ndim == 1 and all(isinstance(label, str) for label in array):
         array = array.astype(str)
     if array.dtype.kind not in "uibUT" or array.ndim != 1:
-        raise DataError(f"{where}: labels must be whole numbers or words [N], not {array.dtype} {list(array.shape)}")
+        wanted = "masks must be uint8 [N, H, W]" if array.ndim == 3 else "labels must be whole numbers or words [N]"
+        raise DataError(f"{where}: {wanted}, not {array.dtype} {list(array.shape)}")
     return array.astype(str if array.dtype.kind in "UT" else np.int64)
 
 
 def class_names_of(y: np.ndarray, classes: Classes, where: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Labels as places among the names of classes, which are declared, or else those of the labels."""
+    if y.ndim > 1:
+        return y, mask_names(y, classes)
     if y.dtype.kind == "U":
         return _named(y, classes, where)
     if isinstance(classes, tuple):
@@ -70,6 +77,14 @@ def class_names_of(y: np.ndarray, classes: Classes, where: str) -> tuple[np.ndar
             f"{where}: a label is {most - 1}, and there can be at most {MOST_CLASSES} classes: renumber them"
         )
     return y, tuple(map(str, range(most if classes is None else classes)))
+
+
+def mask_names(masks: np.ndarray, classes: Classes) -> tuple[str, ...]:
+    """The names of a mask's classes: declared, or the numbers up to the largest there is."""
+    if isinstance(classes, tuple):
+        return classes
+    labels = masks[masks != VOID]
+    return tuple(map(str, range(int(labels.max(initial=0)) + 1 if classes is None else classes)))
 
 
 def _named(y: np.ndarray, classes: Classes, where: str) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -111,12 +126,17 @@ def in_colour(images: np.ndarray, channels: int) -> np.ndarray:
     return images if images.shape[3] == channels else np.repeat(images, channels, axis=3)
 
 
-def resized(images: np.ndarray, side: int) -> np.ndarray:
-    """uint8 images [N, H, W, C] at another side, bilinear with anti-aliasing."""
-    made = np.empty((len(images), side, side, images.shape[3]), np.uint8)
+def sides(side: Side) -> tuple[int, int]:
+    """Height and width."""
+    return (side, side) if isinstance(side, int) else side
+
+
+def resized(images: np.ndarray, side: Side) -> np.ndarray:
+    """uint8 images [N, H, W, C] at another size, bilinear with anti-aliasing."""
+    made = np.empty((len(images), *sides(side), images.shape[3]), np.uint8)
     for start in range(0, len(images), CHUNK):
         some = torch.from_numpy(images[start : start + CHUNK]).permute(0, 3, 1, 2).float()
-        some = functional.interpolate(some, size=(side, side), mode="bilinear", antialias=True)
+        some = functional.interpolate(some, size=sides(side), mode="bilinear", antialias=True)
         made[start : start + CHUNK] = some.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).numpy()
     return made
 

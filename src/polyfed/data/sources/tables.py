@@ -8,7 +8,7 @@ import numpy as np
 
 from polyfed.data.sources.found import Part
 from polyfed.data.sources.pictures import read_image
-from polyfed.data.sources.raw import Classes
+from polyfed.data.sources.raw import Classes, Side
 from polyfed.errors import DataError
 from polyfed.files import plain_file
 
@@ -46,7 +46,7 @@ class Table:
         return {Path(path).parts[0] for path in self._words(self.columns.path)} if self.of_pictures else set()
 
     def parts(
-        self, root: Path, side: int | None = None, classes: Classes = None, client: str | None = None
+        self, root: Path, side: Side | None = None, classes: Classes = None, client: str | None = None
     ) -> list[Part]:
         """Its training and test rows; pictures lie under `root`, and everything is one client's if it is given."""
         labels, users, tests = self._labels(classes), self._users(client), self._tests()

@@ -1,6 +1,6 @@
 """What a spawned worker does not inherit from its parent: the samples, and objects that live in one process."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -38,8 +38,9 @@ class Shelf:
         for known, shelved in self._kept:
             if known is dataset:
                 return shelved
-        arrays = {name: value for name, value in vars(dataset).items() if isinstance(value, np.ndarray)}
-        plain = {name: value for name, value in vars(dataset).items() if name not in arrays}
+        given = {each.name: getattr(dataset, each.name) for each in fields(dataset)}
+        arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
+        plain = {name: value for name, value in given.items() if name not in arrays}
         written = self._slate.write({name: torch.from_numpy(array) for name, array in arrays.items()}, b"")
         self._kept.append((dataset, Shelved(plain, written)))
         while len(self._kept) > KEPT:

@@ -117,20 +117,22 @@ class Client(Site):
         self.model.eval()
         total = 0.0
         with torch.no_grad():
-            for start in range(0, self.n, 128):
-                index = torch.arange(start, min(start + 128, self.n), device=self.data.rows.device)
-                x, y = self.data.take(index)
-                total += float(loss(Batch(self.model, x, y, index, self.data))) * len(y)
+            count, size = 0, self.data.at_once(128)
+            for start in range(0, self.n, size):
+                index = torch.arange(start, min(start + size, self.n), device=self.data.rows.device)
+                batch = Batch(self.model, *self.data.take(index), index, self.data)
+                if batch.y.numel():
+                    total, count = total + float(loss(batch)) * len(batch), count + len(batch)
         self.load(live)
-        return total / max(self.n, 1)
+        return total / max(count, 1)
 
     def features(self, cut: Cut = "head") -> Samples:
         """This client's data as the features that enter `cut`, computed once while nothing below it changes.
 
-        Inputs that are augmented or read anew change every epoch: then the raw data are returned, and `fit` runs the
-        frozen part.
+        Inputs that are augmented or read anew change every epoch, and features of all pixels are too many to keep: then
+        the raw data are returned, and `fit` runs the frozen part.
         """
-        if self._augment is not None or self.data.anew is not None:
+        if self._augment is not None or self.data.anew is not None or self.data.masks:
             return self.data
         below, _ = self.live.get(body if cut == "head" else trunk)
         kept = self._features.get(cut)

@@ -112,7 +112,12 @@ def own_data(config: Config, site: Site) -> Dataset:
         raise UsageError("data.limit needs the samples of all sites; a federation takes them as they are")
     if source.corrupt != "none":
         raise UsageError("data.corrupt is for simulations; a federation takes the sites' samples as they are")
-    return source.of_one(site.data)
+    found = source.of_one(site.data)
+    if found.masks:
+        raise UsageError(
+            f"site {site.name} holds masks: they are learnt in one place, and deployed sites have no way yet"
+        )
+    return found
 
 
 def own_federation(config: Config, dataset: Dataset, name: str, order: Mapping[str, Any]) -> Federation:

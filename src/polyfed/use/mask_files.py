@@ -1,0 +1,95 @@
+"""What a model says of pictures pixel by pixel, as files: palette masks, overlays, and the share of every class."""
+
+import colorsys
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from polyfed.data.inputs import Inputs
+from polyfed.data.sources.pictures import read_image
+from polyfed.data.sources.raw import in_colour
+from polyfed.data.sources.streets import CAMVID, CITYSCAPES
+from polyfed.errors import RunFailed, UsageError
+from polyfed.models.base import spread
+
+Row = dict[str, Any]
+Colours = tuple[tuple[int, int, int], ...]
+CAMVID_COLOURS: Colours = (
+    (128, 128, 128), (128, 0, 0), (192, 192, 128), (128, 64, 128), (60, 40, 222), (128, 128, 0), (192, 128, 128),
+    (64, 64, 128), (64, 0, 128), (64, 64, 0), (0, 128, 192),
+)  # fmt: skip
+CITYSCAPES_COLOURS: Colours = (
+    (128, 64, 128), (244, 35, 232), (70, 70, 70), (102, 102, 156), (190, 153, 153), (153, 153, 153), (250, 170, 30),
+    (220, 220, 0), (107, 142, 35), (152, 251, 152), (70, 130, 180), (220, 20, 60), (255, 0, 0), (0, 0, 142), (0, 0, 70),
+    (0, 60, 100), (0, 80, 100), (0, 0, 230), (119, 11, 32),
+)  # fmt: skip
+KNOWN = {CAMVID: CAMVID_COLOURS, tuple(CITYSCAPES.values()): CITYSCAPES_COLOURS}
+
+
+def colours(class_names: tuple[str, ...]) -> np.ndarray:
+    """A colour for every class [C, 3]: the data set's own where it is known, else hues far apart."""
+    known = KNOWN.get(class_names)
+    if known is not None:
+        return np.array(known, np.uint8)
+    hues = [colorsys.hsv_to_rgb(k * 0.618 % 1, 0.65, 0.9) for k in range(len(class_names))]
+    return np.rint(255 * np.array(hues)).astype(np.uint8)
+
+
+def masks_of(logits: Tensor, inputs: Inputs, given: Path) -> list[np.ndarray]:
+    """The class of every pixel, at each picture's own size: logits are spread first."""
+    if not bool(logits.isfinite().all()):
+        raise RunFailed("the model gives some pixels no class: its logits are not finite")
+    made = []
+    for row, each in enumerate(logits):
+        size = _picture(inputs, given, row).shape[:2]
+        made.append(spread(each[None], size)[0].argmax(0).numpy().astype(np.uint8))
+    return made
+
+
+def shares(masks: Sequence[np.ndarray], inputs: Inputs, class_names: Sequence[str]) -> list[Row]:
+    """Which part of every picture is of every class."""
+    rows = []
+    for name, mask in zip(inputs.names, masks, strict=True):
+        counts = np.bincount(mask.ravel(), minlength=len(class_names))
+        for c, count in enumerate(counts.tolist()):
+            share = round(count / mask.size, 6)
+            rows.append({inputs.kind: name, "class": c, "name": class_names[c], "share": share})
+    return rows
+
+
+def write_masks(
+    out: Path, masks: Sequence[np.ndarray], inputs: Inputs, given: Path, class_names: tuple[str, ...]
+) -> None:
+    """NAME.png with pixel values that are classes, NAME_overlay.png with their colours, and shares.csv."""
+    from PIL import Image
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"'{out}' exists and is not empty; masks never overwrite: give another --out")
+    palette = colours(class_names)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for row, (name, mask) in enumerate(zip(inputs.names, masks, strict=True)):
+            stem, picture = Path(name).stem, in_colour(_picture(inputs, given, row)[None], 3)[0]
+            image = Image.fromarray(mask)
+            image.putpalette(palette.tobytes())
+            image.save(out / f"{stem}.png")
+            half = (picture.astype(np.uint16) + palette[mask] + 1) // 2
+            Image.fromarray(half.astype(np.uint8)).save(out / f"{stem}_overlay.png")
+        with (out / "shares.csv").open("w", encoding="utf-8", newline="") as file:
+            rows = shares(masks, inputs, class_names)
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    except OSError as error:
+        raise UsageError(f"cannot write to '{out}': {error.strerror or error}") from None
+
+
+def _picture(inputs: Inputs, given: Path, row: int) -> np.ndarray:
+    """A picture at its own size."""
+    if inputs.kind != "file":
+        return inputs.x[row]
+    return read_image(given / inputs.names[row] if given.is_dir() else given, None)

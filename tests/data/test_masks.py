@@ -1,0 +1,186 @@
+"""Masks as data: their sources, folders, long tail, owners, sizes and changes."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import masked
+import polyfed
+from polyfed.data.augment import augmenter
+from polyfed.data.longtail import tail_sizes
+from polyfed.data.sources import Dataset, sources
+from polyfed.data.sources.masks import folders, resized_masks
+from polyfed.errors import DataError, UsageError
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def test_a_dataset_of_masks_is_checked() -> None:
+    x, y = masked.scenes(4)
+    assert Dataset("made", x, y, 4, ("a", "b", "c")).masks
+    with pytest.raises(DataError, match=r"the mask of row 0 holds 2, expected 0 to 1, or 255 for no label"):
+        Dataset("made", x, np.where(y == 255, 255, 2).astype(np.uint8), 4, ("a", "b"))
+    with pytest.raises(DataError, match=r"masks must be uint8 \[N, H, W\] beside uint8 images"):
+        Dataset("made", x[:, :6], y, 4, ("a", "b", "c"))
+
+
+def test_the_rarest_class_takes_its_folder_first() -> None:
+    pixels = np.array([[9, 1, 0], [8, 0, 2], [5, 4, 1], [4, 6, 0], [7, 3, 0]])  # class 2 is rarest, then 1
+    order = np.array([0, 1, 2])
+    # five images for three classes: quotas 2, 2, 1; class 2 takes row 1, class 1 rows 3 and 2, class 0 what is left
+    assert folders(pixels, order).tolist() == [0, 2, 1, 1, 0]
+
+
+def test_a_tie_goes_to_the_lower_row() -> None:
+    assert folders(np.array([[1, 1], [1, 1]]), np.array([0, 1])).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("factor", "sizes"),
+    [(10, [34, 27, 21, 17, 13, 10, 8, 6, 5, 4, 3]), (100, [34, 21, 13, 8, 5, 3, 2, 1, 1, 1, 1])],
+)
+def test_long_tails_of_camvid(factor: float, sizes: list[int]) -> None:
+    assert tail_sizes(34, 11, factor).tolist() == sizes
+
+
+def federation(**keys: Any) -> Any:
+    return polyfed.federation(**masked.settings(**keys))
+
+
+def test_a_client_owns_its_folder_and_reads_the_rest_as_background() -> None:
+    made = federation(**{"split.beta": 1, "split.test": "none"})
+    assert len(made.clients) == masked.CLASSES
+    for client in made.clients:
+        own = made.split.owned[client.id].tolist()
+        assert own == [client.id]
+        assert set(client.train.y.unique().tolist()) <= {client.id, 254, 255}
+        assert client.counts.nonzero().flatten().tolist() == own
+        _, y = client.train.take(torch.arange(1))
+        assert y.dtype == torch.int64
+    assert set(made.global_test.y.unique().tolist()) <= {0, 1, 2, 255}
+    assert made.pool.y.dtype == torch.uint8
+
+
+def test_more_owned_classes_are_seen_ones_and_drawn_by_the_seed() -> None:
+    one, same = (federation(**{"split.beta": 2}).split for _ in range(2))
+    assert [o.tolist() for o in one.owned] == [o.tolist() for o in same.owned]
+    assert all(len(o) == 2 and k in o for k, o in enumerate(one.owned))
+    assert one.digest() == same.digest() != federation(**{"split.beta": 3}).split.digest()
+
+
+def test_copies_cut_a_folder_in_equal_parts() -> None:
+    made = federation(**{"split.copies": 2, "split.test": "none"})
+    assert [len(c.train) for c in made.clients] == [2] * 6
+    with pytest.raises(UsageError, match=r"split.clients=4: 3 folders with split.copies=1 are 3"):
+        federation(**{"split.clients": 4})
+    with pytest.raises(UsageError, match=r"split.copies=9: at most 4 would do"):
+        federation(**{"split.copies": 9})
+
+
+def test_a_long_tail_goes_by_pixels_and_leaves_every_folder_an_image() -> None:
+    made = federation(**{"split.longtail": 100, "split.test": "none"})
+    sizes = [len(made.clients[c].train) for c in made.dataset.order]
+    assert sizes == [4, 1, 1]
+
+
+def test_class_folders_are_for_masks() -> None:
+    with pytest.raises(UsageError, match=r"split.partition=class-folders needs masks"):
+        polyfed.federation(data="digits", **{"split.partition": "class-folders"})
+
+
+def test_other_partitions_own_all_classes() -> None:
+    made = polyfed.federation(data=masked.source(), model="lraspp-small", split={"partition": "iid", "clients": 2})
+    assert made.split.owned == ()
+    assert made.clients[0].train.owned is None
+
+
+def test_sizes_are_height_and_width() -> None:
+    made = federation(data=masked.source(size=[6, 8]))
+    assert made.shape == (3, 6, 8)
+    assert made.pool.y.shape[1:] == (6, 8)
+    assert made.preparation.model_shape == (3, 6, 8)
+    mask = np.arange(16, dtype=np.uint8).reshape(1, 4, 4)
+    assert resized_masks(mask, 2).tolist() == [[[5, 7], [13, 15]]]
+    with pytest.raises(UsageError, match=r"expected a whole number from 1 on or 'auto', or a height and a width"):
+        sources.build({"name": "camvid", "size": [3, 4, 5]}, "data")
+
+
+@pytest.mark.parametrize("kind", ["flip", "crop", "crop+flip"])
+def test_image_and_mask_move_together(kind: str) -> None:
+    mask = torch.randint(0, 9, (6, 16, 24))
+    image = mask[:, None].float()
+    change = augmenter(kind, torch.tensor([255.0]).view(1, 1, 1))
+    assert change is not None
+    x, y = change.both(image, mask, torch.Generator().manual_seed(0))
+    assert torch.equal(x[:, 0], y.float())  # what comes in from outside is 255 in both
+    assert not torch.equal(y, mask)
+    assert torch.equal(change(image, torch.Generator().manual_seed(0)), x)  # one and the same draw
+
+
+# ---- sources
+
+
+def test_own_folders_of_images_and_masks(tmp_path: Path) -> None:
+    x, y = masked.scenes(4)
+    for row in range(4):
+        home = tmp_path / f"client{row % 2}"
+        masked.picture(home / "images" / f"{row}.png", x[row])
+        masked.picture(home / "masks" / f"{row}.png", y[row])
+    found = sources.build({"name": "folder", "root": str(tmp_path)}, "data").load()
+    assert found.masks
+    assert found.user_names == ("client0", "client1")
+    assert np.array_equal(found.y, y[[0, 2, 1, 3]])
+    assert np.array_equal(found.x, x[[0, 2, 1, 3]])
+    (tmp_path / "client1" / "masks" / "3.png").unlink()
+    with pytest.raises(DataError, match=r"images/3.png has no mask; expected .*masks/3.png"):
+        sources.build({"name": "folder", "root": str(tmp_path)}, "data").load()
+
+
+def test_cityscapes_in_its_official_layout(tmp_path: Path) -> None:
+    x, _ = masked.scenes(3)
+    labels = np.zeros((12, 16), np.uint8)
+    labels[:3], labels[3:6] = 7, 33  # road and bicycle; 0 is unlabelled
+    for row, (part, city) in enumerate([("train", "aachen"), ("train", "bonn"), ("val", "ulm")]):
+        name = f"{city}_00000{row}_000019"
+        masked.picture(tmp_path / "leftImg8bit" / part / city / f"{name}_leftImg8bit.png", x[row])
+        masked.picture(tmp_path / "gtFine" / part / city / f"{name}_gtFine_labelIds.png", labels)
+    found = sources.build({"name": "cityscapes", "root": str(tmp_path), "size": [6, 8]}, "data").load()
+    assert (found.train, found.classes, found.domain_names) == (2, 19, ("aachen", "bonn", "ulm"))
+    assert found.x.shape == (3, 6, 8, 3)
+    assert np.unique(found.y).tolist() == [0, 18, 255]
+    assert found.class_pixels[0, [0, 18]].tolist() == [48, 48]  # counted before resizing
+    with pytest.raises(DataError, match=r"leftImg8bit/train.* and gtFine/train"):
+        sources.build({"name": "cityscapes", "root": str(tmp_path / "nowhere")}, "data").load()
+
+
+def test_camvid_in_its_official_layout(tmp_path: Path) -> None:
+    x, y = masked.scenes(3)
+    for row, part in enumerate(("train", "val", "test")):
+        masked.picture(tmp_path / part / f"0001TP_{row}.png", x[row])
+        masked.picture(tmp_path / f"{part}annot" / f"0001TP_{row}.png", np.where(y[row] == 255, 11, y[row]))
+    found = sources.build({"name": "camvid", "root": str(tmp_path), "test": "both"}, "data").load()
+    assert (len(found.x), found.train, found.domain_names) == (3, 1, ("0001TP",))
+    assert np.array_equal(found.y, y)
+    assert found.notes == {"places_in_train_and_test": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (SHARED / "camvid.npz").exists(), reason="skipped: no data")
+def test_camvid_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SHARED))
+    import medcodec
+
+    data = medcodec.load(SHARED / "camvid.npz")
+    rows = np.flatnonzero(data["split"] == 0)
+    masks = np.where(data["mask"][rows].squeeze() == 11, 255, data["mask"][rows].squeeze()).astype(np.uint8)
+    made = Dataset("camvid", data["x"][rows], masks, len(rows), sources.get("camvid")().class_names())
+    shares = made.class_pixels.sum(0) / made.class_pixels.sum()
+    expected = [0.176, 0.242, 0.010, 0.328, 0.047, 0.101, 0.012, 0.012, 0.061, 0.007, 0.003]
+    np.testing.assert_allclose(shares, expected, atol=6e-4)
+    assert np.bincount(made.labels).tolist() == [34, 34, 33, 34, 33, 34, 33, 33, 33, 33, 33]
+    assert (made.class_pixels[np.arange(len(rows)), made.labels] > 0).all(), "every image shows its class"
+    sys.modules.pop("medcodec", None)

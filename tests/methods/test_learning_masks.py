@@ -1,0 +1,143 @@
+"""Methods on masks: a pixel is a row, and whoever cannot learn masks says so."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import masked
+import polyfed
+from polyfed.data.samples import Pool, Samples
+from polyfed.errors import UsageError
+from polyfed.measure.counts import confusion
+from polyfed.methods import methods
+from polyfed.models import Net, models
+from polyfed.parts.losses import cross_entropy, nll
+from polyfed.parts.match import at_pixels, class_gradients
+from polyfed.parts.resident import Batch, Frozen
+
+REFUSED = {
+    "distfl", "distfl-official", "distfl-paper", "ecl", "ecl-algorithm1", "fedafa", "feddf", "fedproto", "fedrod",
+    "flda", "lws",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(methods.names()))
+def test_every_method_learns_masks_or_says_why_not(name: str, tmp_path: Path) -> None:
+    keys = masked.settings(method=name, out=tmp_path / "run")
+    if name in REFUSED:
+        with pytest.raises(UsageError, match=f"method '{name}' cannot learn masks: "):
+            polyfed.run(**keys)
+        return
+    summary = polyfed.run(**keys).summary
+    assert (summary["failed"], summary["rejected"], summary["excluded"]) == ({}, {}, {})
+    assert 0 <= summary["personal"]["miou"] <= summary["personal"]["accuracy"] <= 1
+
+
+def test_a_run_on_masks_records_iou(tmp_path: Path) -> None:
+    result = polyfed.run(**masked.settings(method="fedavg", out=tmp_path / "run", rounds=1))
+    assert set(result.summary["global"]) == {"accuracy", "balanced", "miou", "head", "mid", "tail"}
+    for table, column in (("rounds", "miou"), ("clients", "miou"), ("classes", "iou")):
+        assert (tmp_path / "run" / f"{table}.csv").read_text().splitlines()[0].endswith(f",{column}")
+
+
+def test_models_and_labels_must_fit(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'resnet8' answers for whole images, and the labels of arrays are masks"):
+        polyfed.run(**masked.settings(model="resnet8", out=tmp_path / "run"))
+    with pytest.raises(UsageError, match="'lraspp-small' answers for pixels, and digits has one label per sample"):
+        polyfed.run(data="digits", model="lraspp-small", out=tmp_path / "run")
+
+
+def test_private_steps_are_for_one_label_per_sample(tmp_path: Path) -> None:
+    keys = {"model": "lraspp-small-gn", "privacy": {"name": "dp-sgd", "noise": 1.0}, "out": tmp_path / "run"}
+    with pytest.raises(UsageError, match="privacy=dp-sgd bounds the gradient of each sample's one label"):
+        polyfed.run(**masked.settings(**keys))
+
+
+# ---- batches and losses
+
+
+def net() -> Net:
+    torch.manual_seed(0)
+    return models.build("lraspp-small", "model").build((3, masked.HIGH, masked.WIDE), masked.CLASSES).eval()
+
+
+def samples(count: int = 4, **how: Any) -> Samples:
+    x, y = masked.scenes(count)
+    pool = Pool(torch.from_numpy(x).permute(0, 3, 1, 2), torch.from_numpy(y))
+    return Samples(pool, torch.arange(count), **how)
+
+
+def batch_of(model: Net, on: Samples) -> Batch:
+    index = torch.arange(len(on))
+    return Batch(model, *on.take(index), index, on)
+
+
+def test_pixels_with_a_label_are_rows() -> None:
+    model, on = net(), samples()
+    batch = batch_of(model, on)
+    labelled = (masked.HIGH - 1) * masked.WIDE
+    assert len(batch) == 4
+    assert batch.y.shape == (4 * labelled,)
+    assert batch.features.shape == (4 * 2 * 2, 80)
+    whole = model(batch.x).permute(0, 2, 3, 1)[:, 1:].reshape(-1, masked.CLASSES)  # the first line has no labels
+    torch.testing.assert_close(batch.logits, whole)
+    frozen = Frozen(model, None, False)  # type: ignore[arg-type]
+    torch.testing.assert_close(frozen.logits(batch), whole)
+
+
+def rows(y: list[int], owned: list[int]) -> Any:
+    on = Samples(Pool(torch.empty(1), torch.empty(1)), torch.arange(1), owned=torch.tensor(owned))
+    return type("Rows", (), {"y": torch.tensor(y), "on": on})()
+
+
+@pytest.mark.parametrize(
+    ("label", "owned", "loss"),
+    [
+        (0, [0], 2.407606),
+        (254, [0], 0.094344),
+        (1, [0, 1], 1.407606),
+        (254, [0, 1], 0.407606),
+        (2, [0, 1, 2], 0.407606),
+    ],
+)
+def test_the_background_is_some_class_of_the_others(label: int, owned: list[int], loss: float) -> None:
+    z = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
+    found = nll(z, rows([label], owned))
+    assert float(found.detach()) == pytest.approx(loss, abs=1e-6)
+    found.backward()
+    assert z.grad is not None
+    assert torch.isfinite(z.grad).all()
+
+
+def test_who_owns_everything_has_cross_entropy() -> None:
+    model = net()
+    plain, owning = batch_of(model, samples()), batch_of(model, samples(owned=torch.arange(masked.CLASSES)))
+    torch.testing.assert_close(cross_entropy(plain), cross_entropy(owning))
+
+
+def test_pixels_without_a_label_are_not_counted() -> None:
+    table = confusion(net(), samples(), masked.CLASSES, 3)
+    assert int(table.sum()) == 4 * (masked.HIGH - 1) * masked.WIDE
+    assert table.sum(1).tolist() == torch.bincount(samples().y.flatten().long())[: masked.CLASSES].tolist()
+
+
+# ---- gradients of pixels (PKCF, CReFF)
+
+
+def test_features_of_single_pixels_are_those_of_the_spread_map() -> None:
+    maps = torch.randn(3, 4, 5)
+    wide = torch.nn.functional.interpolate(maps.permute(2, 0, 1)[None], (12, 16), mode="bilinear", align_corners=False)
+    pixels = torch.tensor([[0, 0], [11, 15], [5, 7], [3, 14]])
+    torch.testing.assert_close(at_pixels(maps, pixels, (12, 16)), wide[0][:, pixels[:, 0], pixels[:, 1]].T)
+
+
+def test_class_gradients_are_of_owned_pixels_alone() -> None:
+    model, on = net(), samples(6)
+    found = class_gradients(model, on, torch.tensor([0, 2]), 2, 3, np.random.default_rng(0))
+    assert found.shape == (2, masked.CLASSES, 81)
+    for z, c in zip(found, (0, 2), strict=True):  # p - 1 < 0 for the class itself, p > 0 for the others
+        assert [float(value) < 0 for value in z[:, -1]] == [k == c for k in range(masked.CLASSES)]
