@@ -48,6 +48,7 @@ def test_pictures_come_with_their_domains_at_one_size(pacs: Path) -> None:
     row = np.flatnonzero((data.domains == 3) & (data.y == 1))[2]
     assert data.x[row].reshape(-1, 3).tolist() == [[3 * 40 + 20 + 2] * 3] * 64  # grey got its channels
     assert Pacs(root=pacs).size == 64
+    assert Pacs(root=pacs, size=(6, 8)).load().x.shape == (40, 6, 8, 3)
     with pytest.raises(DataError, match=r"have 12 x 12 and 20 x 20 pixels; data.size=N"):
         Pacs(root=pacs, size="auto").load()
 

@@ -109,6 +109,20 @@ def test_sizes_are_height_and_width() -> None:
         sources.build({"name": "camvid", "size": [3, 4, 5]}, "data")
 
 
+def test_masks_are_resized_with_their_images_and_corruption_leaves_them() -> None:
+    plain, foggy = (federation(data=masked.source(size=[6, 8], corrupt=kind)) for kind in ("none", "fog"))
+    assert foggy.notes == {"resized": 8, "corrupted": 15}
+    assert foggy.as_trained.corrupted
+    assert np.array_equal(foggy.as_trained.class_pixels, foggy.dataset.class_pixels)  # counted before resizing
+    assert np.array_equal(foggy.as_trained.y, plain.as_trained.y)
+    assert not np.array_equal(foggy.as_trained.x, plain.as_trained.x)
+
+
+def test_who_owns_fewer_classes_than_asked_for_is_counted() -> None:
+    assert federation(**{"split.beta": 9}).notes["clients_owning_fewer_classes"] == masked.CLASSES
+    assert "clients_owning_fewer_classes" not in federation(**{"split.beta": 1}).notes
+
+
 @pytest.mark.parametrize("kind", ["flip", "crop", "crop+flip"])
 def test_image_and_mask_move_together(kind: str) -> None:
     mask = torch.randint(0, 9, (6, 16, 24))

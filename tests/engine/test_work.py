@@ -30,10 +30,10 @@ def test_every_client_and_round_has_draws_of_its_own(world, monkeypatch):
 
 def test_samples_are_changed_where_it_trains_and_for_each_client_and_round_in_another_way(world):
     here = world({})
-    here.augment = lambda x, generator: x + torch.rand(1, generator=generator)
+    here.augment = SimpleNamespace(both=lambda x, y, generator: (x + torch.rand(1, generator=generator), y))
     assert here.client(job_of(here, "evaluate"), None)._augment is None
     changed = [
-        here.client(job_of(here, kind, client, round), None)._augment(torch.zeros(1)).item()
+        here.client(job_of(here, kind, client, round), None)._augment(torch.zeros(1), torch.zeros(1))[0].item()
         for kind, client, round in (("train", 0, 1), ("train", 1, 1), ("finish", 0, 2), ("train", 0, 1))
     ]
     assert len(set(changed[:3])) == 3

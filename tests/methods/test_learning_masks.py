@@ -51,6 +51,23 @@ def test_models_and_labels_must_fit(tmp_path: Path) -> None:
         polyfed.run(data="digits", model="lraspp-small", out=tmp_path / "run")
 
 
+def test_every_client_s_model_must_fit(tmp_path: Path) -> None:
+    model = {"name": "lraspp-small", "per_client": {0: "resnet8"}}
+    with pytest.raises(UsageError, match="'resnet8' answers for whole images, and the labels of arrays are masks"):
+        polyfed.run(**masked.settings(method="local", model=model, out=tmp_path / "run"))
+
+
+def test_attackers_flip_pixels_and_stamp_none(tmp_path: Path) -> None:
+    flip = {"name": "label-flip", "mapping": "next", "count": 1}
+    keys = masked.settings(method="fedavg", attack=flip, rounds=1, out=tmp_path / "run")
+    summary = polyfed.run(**keys).summary
+    assert (summary["failed"], summary["rejected"], summary["excluded"]) == ({}, {}, {})
+    rows = (tmp_path / "run" / "rounds.csv").read_text().splitlines()
+    assert any(row.startswith("1,personal_attackers,") and not row.endswith(",") for row in rows)  # the last is miou
+    with pytest.raises(UsageError, match="attack 'backdoor' cannot attack masks: it calls whole images its target"):
+        polyfed.run(**masked.settings(attack={"name": "backdoor", "count": 1}, out=tmp_path / "other"))
+
+
 def test_private_steps_are_for_one_label_per_sample(tmp_path: Path) -> None:
     keys = {"model": "lraspp-small-gn", "privacy": {"name": "dp-sgd", "noise": 1.0}, "out": tmp_path / "run"}
     with pytest.raises(UsageError, match="privacy=dp-sgd bounds the gradient of each sample's one label"):

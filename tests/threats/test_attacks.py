@@ -108,6 +108,19 @@ def test_flipped_labels_lie_in_a_pool_of_their_own() -> None:
     assert made("label-flip", share=0).poison(samples, 10, 0, 1) is samples
 
 
+def test_of_masks_the_pixels_of_owned_classes_are_flipped() -> None:
+    mask = torch.tensor([[[0, 1], [2, 255]], [[1, 1], [0, 2]]], dtype=torch.uint8)
+    table = torch.arange(256, dtype=torch.uint8)
+    table[2] = 254  # the background
+    pool = Pool(torch.zeros(2, 3, 2, 2, dtype=torch.uint8), mask)
+    samples = Samples(pool, torch.arange(2), owned=torch.tensor([0, 1]), table=table)
+    flipped = made("label-flip", mapping="next").poison(samples, 3, 0, 1)
+    assert flipped.y.tolist() == [[[1, 2], [254, 255]], [[2, 2], [1, 254]]]
+    assert flipped.y.dtype == torch.uint8
+    assert flipped.owned is samples.owned
+    assert pool.y is mask
+
+
 def test_a_backdoor_is_a_white_square() -> None:
     samples = images()
     stamped = made("backdoor", share=1.0, target=3).poison(samples, 10, 0, 1)

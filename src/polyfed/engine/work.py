@@ -126,8 +126,6 @@ def check_masks(config: Config, federation: Federation) -> None:
         raise UsageError(f"method '{config.method.name}' cannot learn masks: {config.method.no_masks}")
     if masks and config.attack.name != "none" and config.attack.no_masks:
         raise UsageError(f"attack '{config.attack.name}' cannot attack masks: {config.attack.no_masks}")
-    if masks and config.data.reader() is not None:
-        raise UsageError("data.live=true reads images anew, and their masks would not move along: say data.live=false")
     if masks and config.privacy.name == "dp-sgd":
         raise UsageError("privacy=dp-sgd bounds the gradient of each sample's one label, and here are masks")
 
