@@ -232,7 +232,17 @@ ATTACKS: dict[str, dict[str, Any]] = {
 RULES = [name for name in defences.names() if ":" not in name]
 PAIRS = list(itertools.product([name for name in methods.names() if ":" not in name], ATTACKS))
 FEW = random.Random(7).sample(PAIRS, 4)
-SMALL = {"steps": 1, "z": 5, "head_epochs": 1, "head_steps": 1, "server_epochs": 1}  # what servers may do for long
+# what servers may do for long
+SMALL = {
+    "steps": 1,
+    "z": 5,
+    "head_epochs": 1,
+    "head_steps": 1,
+    "server_epochs": 1,
+    "match_steps": 1,
+    "m": 5,
+    "draws": 1,
+}
 
 
 def walk(trial, method, attack):
