@@ -18,20 +18,10 @@ from polyfed.message import State
 from polyfed.methods.base import methods
 from polyfed.threats.defences import defences
 from polyfed.threats.defender import Defender
+from trials import StopAfter
 
 FIVE = {"split.clients": 5, "participation": 1.0, "rounds": 2}
 FLIP = {"attack.name": "label-flip", "attack.clients": [1, 3]}
-
-
-class StopAfter:
-    def __init__(self, round):
-        self.at = round
-
-    def round(self, done, rounds, numbers):
-        if done == self.at:
-            raise Interrupted("enough for this test")
-
-    def say(self, text): ...
 
 
 def rows(run, table):
