@@ -15,6 +15,7 @@ from polyfed.engine.local import Serial, Workers
 from polyfed.engine.rounds import Run
 from polyfed.engine.run_folder import RunFolder
 from polyfed.engine.work import Job, Outcome
+from polyfed.errors import Interrupted
 from polyfed.report.progress import Silent
 
 OWN = Path(__file__).parent / "own_methods.py"
@@ -192,3 +193,16 @@ def crews() -> type:
         spy, backwards, stop_at, lying = Spy, Backwards, StopAt, Lying
 
     return Crews
+
+
+class StopAfter:
+    """Watches a run and asks it to stop after a round, by what a stop raises."""
+
+    def __init__(self, round):
+        self.at = round
+
+    def round(self, done, rounds, numbers):
+        if done == self.at:
+            raise Interrupted("enough for this test")
+
+    def say(self, text): ...

@@ -14,19 +14,7 @@ from polyfed.engine import checkpoint as checkpoint_module
 from polyfed.engine.checkpoint import Checkpoints, Origin
 from polyfed.engine.memory import MemoryStore
 from polyfed.errors import DataError, Interrupted, UsageError
-
-
-class StopAfter:
-    """Asks the run to stop after a round, by what a stop raises."""
-
-    def __init__(self, round):
-        self.at = round
-
-    def round(self, done, rounds, numbers):
-        if done == self.at:
-            raise Interrupted("enough for this test")
-
-    def say(self, text): ...
+from trials import StopAfter
 
 
 @pytest.fixture(scope="module")

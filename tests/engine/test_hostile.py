@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from test_checkpoint import StopAfter
 
 import polyfed
 from polyfed.errors import RunFailed
+from trials import StopAfter
 
 ALL = {"participation": 1.0, "split.val": 0.2}
 FEATURES = {"method.m": 5, "method.match_steps": 5, "method.draws": 2}

@@ -10,19 +10,9 @@ import polyfed
 from polyfed.engine import run_folder as folder_module
 from polyfed.errors import DataError, Interrupted, UsageError
 from polyfed.measure.seconds import PHASES
+from trials import StopAfter
 
 TABLES = ("rounds", "clients", "classes", "training")
-
-
-class StopAfter:
-    def __init__(self, round):
-        self.at = round
-
-    def round(self, done, rounds, numbers):
-        if done == self.at:
-            raise Interrupted("enough for this test")
-
-    def say(self, text): ...
 
 
 @pytest.fixture(scope="module", params=[1, 2])

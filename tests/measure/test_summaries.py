@@ -283,7 +283,9 @@ def test_the_best_test_round_is_not_chosen(tmp_path):
 
     groups = {"head": [0], "mid": [1], "tail": []}
     recorder = Recorder(tmp_path, groups, {0: "zero"})
-    run = SimpleNamespace(progress=Progress(), recorder=recorder, clock=Stopwatch())
+    nobody = SimpleNamespace(measure=lambda *given: None)
+    world = SimpleNamespace(adversary=None)
+    run = SimpleNamespace(progress=Progress(), recorder=recorder, clock=Stopwatch(), attacked=nobody, world=world)
     evaluation = Made(run, groups)
     for round in (1, 2, 3, 4):
         evaluation.after_round(round)

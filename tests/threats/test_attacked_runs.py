@@ -18,20 +18,10 @@ from polyfed.message import State
 from polyfed.methods.base import methods
 from polyfed.threats.defences import defences
 from polyfed.threats.defender import Defender
+from trials import StopAfter
 
 FIVE = {"split.clients": 5, "participation": 1.0, "rounds": 2}
 FLIP = {"attack.name": "label-flip", "attack.clients": [1, 3]}
-
-
-class StopAfter:
-    def __init__(self, round):
-        self.at = round
-
-    def round(self, done, rounds, numbers):
-        if done == self.at:
-            raise Interrupted("enough for this test")
-
-    def say(self, text): ...
 
 
 def rows(run, table):
@@ -232,7 +222,17 @@ ATTACKS: dict[str, dict[str, Any]] = {
 RULES = [name for name in defences.names() if ":" not in name]
 PAIRS = list(itertools.product([name for name in methods.names() if ":" not in name], ATTACKS))
 FEW = random.Random(7).sample(PAIRS, 4)
-SMALL = {"steps": 1, "z": 5, "head_epochs": 1, "head_steps": 1, "server_epochs": 1}  # what servers may do for long
+# what servers may do for long
+SMALL = {
+    "steps": 1,
+    "z": 5,
+    "head_epochs": 1,
+    "head_steps": 1,
+    "server_epochs": 1,
+    "match_steps": 1,
+    "m": 5,
+    "draws": 1,
+}
 
 
 def walk(trial, method, attack):

@@ -8,9 +8,9 @@ from polyfed.config import Config, Tree
 from polyfed.methods.base import Method, OnTop
 
 ROUNDS = (
-    "kept", "shared", "trains", "weighting", "buffers", "everyone", "personal", "bind", "wire", "build", "start",
-    "send", "adapt", "train", "local", "loss", "correct", "upload", "merge", "global_predictor", "has_global",
-    "remembers",
+    "kept", "shared", "trains", "weighting", "buffers", "everyone", "personal", "own_models", "bind", "wire", "build",
+    "build_own", "start", "send", "adapt", "train", "local", "loss", "correct", "upload", "merge", "global_predictor",
+    "has_global", "remembers", "private_steps", "presumes", "unbounded",
 )  # fmt: skip
 NEEDED = 2  # checkpoints a base run must keep: the one before its finish is not its last
 

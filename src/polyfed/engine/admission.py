@@ -11,6 +11,7 @@ from polyfed.message import Message
 if TYPE_CHECKING:
     from polyfed.engine.rounds import Run
 
+DROPOUT = "dropout"  # the reason of a client that was drawn to be absent
 LOST = ("deadline", "worker died", "vanished", "absent")  # reasons that are no fault of the method
 TOLD = ("samples", "steps", "loss", "skipped_batches", "eval_mode_steps", "seconds")
 Row = dict[str, Any]
@@ -65,10 +66,10 @@ class Admission:
         self.last_failure = f"client {client}: {sentence}"
         return {"status": "rejected", "reason": kind}
 
-    def dropped(self, number: int, attempt: int, client: int, reason: str = "dropout") -> Row:
+    def dropped(self, number: int, attempt: int, client: int, reason: str = DROPOUT) -> Row:
         """Count and record a client that was selected and not asked: it dropped out, or its budget is spent."""
         _count(self.run.progress.failed, reason)
-        self.last_failure = f"client {client}: {reason}"
+        self.last_failure = f"client {client} " + ("dropped out" if reason == DROPOUT else f"was not asked: {reason}")
         return self._row(number, attempt, client) | {"status": "failed", "reason": reason}
 
     def failed(self, number: int, outcome: Outcome) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from polyfed.config import Config, deciding
-from polyfed.engine.admission import Admission, Row
+from polyfed.engine.admission import DROPOUT, Admission, Row
 from polyfed.engine.attacked import Attacked
 from polyfed.engine.base import Crew
 from polyfed.engine.checkpoint import Checkpoints, Origin, Progress, state_of
@@ -245,7 +245,7 @@ class Run:
         self._downs = downs = {job.client: job.down for job in jobs}
         self.admission.begins()
         absent = [k for k in selected if k not in downs]
-        rows = [self.admission.dropped(number, attempt, k, SPENT if k in spent else "dropout") for k in absent]
+        rows = [self.admission.dropped(number, attempt, k, SPENT if k in spent else DROPOUT) for k in absent]
         self.ledger.charge(downs)
         held = []
         for outcome in self.attacked.together(number, self._timed("train", self.run(jobs)), downs):

@@ -9,7 +9,7 @@ from typing import Literal
 from torch import nn
 
 from polyfed.message import Message
-from polyfed.methods.base import Client, Method, Server, method
+from polyfed.methods.base import Client, Method, Server, Task, method
 from polyfed.params import Params, body, head
 from polyfed.parts.losses import LogitLoss, cross_entropy
 from polyfed.registry import param
@@ -35,16 +35,15 @@ class FedCRC(Method):
     kl_weight: float = param(1.0, "weight of the personal head's teaching", ge=0)
     per_body: Literal["global", "local"] = param("global", "the body under a personal head when it answers")
 
-    @property
-    def stages(self) -> tuple[float, float, float]:
+    def stages(self, task: Task) -> tuple[float, float, float]:
         """The epochs of the three stages."""
-        return self.epochs or (self.task.train.epochs,) * 3
+        return self.epochs or (task.train.epochs,) * 3
 
     def private_steps(self, n: int) -> int:
-        return sum(round(self.per_epoch(n) * epochs) for epochs in self.stages)
+        return sum(round(self.per_epoch(n) * epochs) for epochs in self.stages(self.task))
 
     def train(self, client: Client) -> Message:
-        one, two, three = self.stages
+        one, two, three = self.stages(client.task)
         client.fit(cross_entropy, epochs=one, train=body)  # 1: f under the fixed h_g, eq. 4
         h_g = client.live.get(head)
         rows = client.features("head")  # f is frozen from here on

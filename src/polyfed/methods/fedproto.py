@@ -51,7 +51,7 @@ class FedProto(Method):
         return Wire(down, up)
 
     def send(self, server: Server, id: int) -> Message:
-        return Message(**dict(server.state.items()))
+        return Message(**{name: server.state[name] for name in ("prototypes", "classes") if name in server.state})
 
     def loss(self, client: Client, batch: Batch) -> Tensor:
         """Eq. 7: CE + lambda MSE(h, prototype of y); a class without a prototype adds nothing."""

@@ -1,7 +1,7 @@
 """FedRep: Collins et al., Exploiting Shared Representations for Personalized Federated Learning, 2021."""
 
 from polyfed.message import Message
-from polyfed.methods.base import Client, method
+from polyfed.methods.base import Client, Task, method
 from polyfed.methods.fedper import FedPer
 from polyfed.params import body, head
 from polyfed.registry import param
@@ -22,15 +22,14 @@ class FedRep(FedPer):
     )
     body_epochs: float = param(1.0, "epochs of the body", gt=0)
 
-    @property
-    def epochs_of_head(self) -> float:
+    def epochs_of_head(self, task: Task) -> float:
         """As given, or one less than a round has, at least 1."""
-        return self.head_epochs or max(self.task.train.epochs - 1, 1)
+        return self.head_epochs or max(task.train.epochs - 1, 1)
 
     def private_steps(self, n: int) -> int:
-        return sum(round(self.per_epoch(n) * epochs) for epochs in (self.epochs_of_head, self.body_epochs))
+        return sum(round(self.per_epoch(n) * epochs) for epochs in (self.epochs_of_head(self.task), self.body_epochs))
 
     def train(self, client: Client) -> Message:
-        self.local(client, on=client.features("head"), epochs=self.epochs_of_head, train=head)
+        self.local(client, on=client.features("head"), epochs=self.epochs_of_head(client.task), train=head)
         self.local(client, epochs=self.body_epochs, train=body)
         return self.upload(client)

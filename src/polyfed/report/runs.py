@@ -262,7 +262,7 @@ def _strange(found: pandas.DataFrame, fields: Sequence[str]) -> str:
     missing = [name for name in fields if name not in found]
     if missing:
         return f"it has no column '{missing[0]}'"
-    for name in (one for one in fields if one not in WORDS):
+    for name in found.columns.difference(WORDS):
         if np.isinf(found[name]).any() or (name in WHOLE and not (found[name] % 1 == 0).all()):
             return f"the column '{name}' holds something else than {'whole' if name in WHOLE else 'finite'} numbers"
     return ""
