@@ -24,7 +24,7 @@ from polyfed.registry import param
     title="Ensemble Distillation for Robust Model Fusion in Federated Learning",
 )
 class FedDF(Method):
-    """FedAvg whose server teaches the average what its clients' models answer together on public samples."""
+    """FedAvg whose server trains the average to answer public samples as the clients' models do together."""
 
     cost = "as FedAvg; the server distils every upload into the mean on public data"
     lr: float = param(0.001, "learning rate of the distillation (Adam)", gt=0)

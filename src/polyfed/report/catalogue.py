@@ -15,14 +15,16 @@ INTRODUCTION = f"""# Catalogue of methods
 
 This page is what `polyfed methods --markdown` prints; `polyfed methods NAME` says all about one method.
 
-`down` and `up` say how many numbers each participating client receives and sends in a round: P is the number of those in
-the whole model, P[slice] of those in a slice of it, C the number of classes, d the width of the features, and h the same
-width with a bias; `polyfed methods NAME` explains other words. Where sums suffice, the server needs only the weighted sum
-of the uploads, as secure aggregation gives it. Costs are compared with those of FedAvg.
+`down` and `up` say how many floats each participating client receives and sends in a round: P stands for the whole
+model, P[slice] for a slice of it, C for the number of classes, d for the width of the features, and h for that width
+with a bias; `polyfed methods NAME` explains other words. Where sums suffice, the server needs only the weighted sum of
+the uploads, as secure aggregation gives it. Costs are compared with those of FedAvg.
 
-The column `edges` says what a method does where there is hardly anything to learn from, unless it does the usual. The
-usual is, for a client with one class: {EDGES["one class"]}; for a client with one sample: {EDGES["one sample"]}; for a
-model without BatchNorm: {EDGES["no BatchNorm"]}."""
+The column `edges` says what a method does where there is hardly anything to learn from, unless it does as most do:
+
+- with a client of one class: {EDGES["one class"]};
+- with a client of one sample: {EDGES["one sample"]};
+- with a model without BatchNorm: {EDGES["no BatchNorm"]}."""
 ROWS = """\
 These rows of the papers' tables are not methods of their own, but settings of other methods. `polyfed methods --rows`
 lists them, and a comparison takes them by name: `polyfed compare methods=fedavg,fedavg+local`."""
