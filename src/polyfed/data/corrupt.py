@@ -1,8 +1,8 @@
 """Pictures as bad weather, lenses and files leave them: ImageNet-C's families (Hendrycks and Dietterich 2019).
 
-These are versions of our own: strengths that do not depend on the size of a picture follow the published ones, lengths
-those for 224 pixels, brought to the picture's side, and frost is made rather than cut from photographs. Every sample
-has a generator of its own, so that the same seed gives the same bits.
+These are versions of our own. Strengths that do not depend on the size of a picture are the published ones; lengths are
+the published ones for 224 pixels, scaled to the picture's side; frost is drawn instead of cut from photographs. Every
+sample has a generator of its own, so that the same seed gives the same bits.
 """
 
 import io
@@ -96,7 +96,7 @@ def gaussian_noise(x: Array, severity: int, draw: Draw) -> Array:
 
 
 def shot_noise(x: Array, severity: int, draw: Draw) -> Array:
-    """Too few photons: each value is a count."""
+    """Each value is a count of too few photons."""
     photons = (60, 25, 12, 5, 3)[severity]
     return draw.poisson(x * photons).astype(np.float32) / photons
 
@@ -181,7 +181,7 @@ def brightness(x: Array, severity: int, draw: Draw) -> Array:
 
 
 def contrast(x: Array, severity: int, draw: Draw) -> Array:
-    """Everything near the mean of its channel."""
+    """Every value moves towards the mean of its channel."""
     mean = x.mean(axis=(0, 1), keepdims=True)
     return mean + (0.4, 0.3, 0.2, 0.1, 0.05)[severity] * (x - mean)
 
@@ -208,7 +208,7 @@ def pixelate(x: Array, severity: int, draw: Draw) -> Array:
 
 
 def jpeg_compression(x: Array, severity: int, draw: Draw) -> Array:
-    """Saved as a poor JPEG; pictures that are neither grey nor in three colours channel by channel."""
+    """Saved as a poor JPEG; where a picture has neither one nor three channels, each channel by itself."""
     if x.shape[2] not in (1, 3):
         return np.concatenate([jpeg_compression(x[..., [c]], severity, draw) for c in range(x.shape[2])], axis=2)
     from PIL import Image
@@ -224,12 +224,12 @@ def jpeg_compression(x: Array, severity: int, draw: Draw) -> Array:
 
 
 def _scale(x: Array) -> float:
-    """What a length of ImageNet-C, which is made for 224 pixels, is here."""
+    """The factor that turns a length of ImageNet-C, which is made for 224 pixels, into one for this picture."""
     return min(x.shape[:2]) / 224
 
 
 def _sampled(x: Array, down: Array, right: Array) -> Array:
-    """Each pixel taken from so far below and to the right of it, between pixels if need be."""
+    """Each pixel is taken from `down` below and `right` to the right of it, interpolated between pixels."""
     from scipy.ndimage import map_coordinates
 
     places = np.mgrid[: x.shape[0], : x.shape[1]] + np.stack([down, right])

@@ -22,7 +22,7 @@ def capped(labels: np.ndarray, clients: int, classes: int, alpha: float, rng: np
     held = np.zeros(clients, np.int64)
     for c in rng.permutation(classes):
         share = _shares(rng, alpha, clients) * (held * clients < len(labels))
-        if share.sum() <= 0:  # all the mass fell on full clients
+        if share.sum() <= 0:  # only clients that are already full drew a share
             share = (held * clients < len(labels)).astype(float)
         counts[c] = _cut(share, sizes[c])
         held += counts[c]

@@ -24,7 +24,7 @@ from polyfed.rng import generator
 __all__ = ["ClientData", "Federation", "Options", "Split", "federation", "split_dataset"]
 
 CLEAN = Corruption("none")
-RECENT = 256  # clients that are kept made
+RECENT = 256  # how many clients that were made are kept
 
 
 def federation(
@@ -69,7 +69,7 @@ class ClientData:
         return self.counts_of("train")
 
     def counts_of(self, which: Literal["train", "val", "test"]) -> Tensor:
-        """How many of some of its samples there are of every class; of masks, how many pixels of each it owns."""
+        """How many of these samples there are of every class; of masks, how many pixels of each it owns."""
         return class_counts(getattr(self, which), self.classes)
 
 

@@ -1,4 +1,4 @@
-"""New samples to be answered: rows of a .npy, .npz or .csv file, a picture, or a folder of them."""
+"""New samples to predict: rows of a .npy, .npz or .csv file, a picture, or a folder of them."""
 
 import warnings
 from pathlib import Path

@@ -162,7 +162,7 @@ class Groups(Partition):
                     f"the group of classes {group[0]} to {group[-1]} has {len(mine)} samples for {len(members)} "
                     "clients; use fewer clients or more samples"
                 )
-            owner[mine] = members[np.arange(len(mine)) % len(members)]  # round by round: equal, class by class
+            owner[mine] = members[np.arange(len(mine)) % len(members)]  # in turn: each class is shared equally
         return Parted(parts_of(owner, count))
 
     def mirror(self, counts: Array, labels: Array, rng: Rng) -> list[Indices]:
@@ -265,7 +265,7 @@ class ClassFolders(Partition):
 
 
 def enough(labels: Array, clients: int | None, least: int = 0) -> int:
-    """The number of clients, once it is sure that there are samples for them."""
+    """Return the number of clients if there are enough samples for them; refuse it otherwise."""
     if clients is None:
         raise UsageError("split.clients must be given for this partition")
     if clients > len(labels):
@@ -285,5 +285,5 @@ def origins(origin: Array | None, what: str, where: str) -> tuple[Array, Array]:
 
 
 def noted(**counts: int) -> dict[str, int]:
-    """Only what happened."""
+    """The counts that are not zero."""
     return {what: count for what, count in counts.items() if count}

@@ -161,7 +161,7 @@ def _owned(dataset: Dataset, wanted: int | None, parts: list[Indices], seed: int
 
 
 def _public(dataset: Dataset, count: int, rows: Indices, seed: int) -> Indices:
-    """So many of these test rows for the server, equally many of each class as far as there are any."""
+    """Choose test rows for the server, equally many of each class as far as there are enough."""
     if not count:
         return rows[:0]
     if count >= len(rows):
@@ -172,7 +172,7 @@ def _public(dataset: Dataset, count: int, rows: Indices, seed: int) -> Indices:
 
 
 def _check(partition: Partition, parted: Parted, n: int) -> None:
-    """Whatever the partition is, and whoever wrote it: nobody is empty and no sample has two owners."""
+    """Check the result of any partition, even a user's: no client is empty and no sample has two owners."""
     everything = np.concatenate(parted.parts) if parted.parts else np.array([], np.int64)
     if not parted.parts or not all(len(part) for part in parted.parts):
         raise UsageError(f"partition '{partition.name}' leaves a client without a sample; use fewer clients")
@@ -235,7 +235,7 @@ def _local(
 def _hold_out_all(
     dataset: Dataset, partition: Partition, parts: list[Indices], fraction: float, seed: int, purpose: str
 ) -> tuple[list[Indices], list[Indices]]:
-    """Each client's rows as kept and held-out ones; a single sample is kept, and one always is."""
+    """Each client's rows as kept and held-out ones; at least one row is always kept."""
     kept, held = [], []
     for client, rows in enumerate(parts):
         if not len(rows):

@@ -1,4 +1,4 @@
-"""What privacy has cost: charged when a job is sent, kept in the checkpoint, told in privacy.csv and the summary."""
+"""What privacy has cost: charged when a job is sent, kept in the checkpoint, written to privacy.csv and the summary."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from polyfed.threats.privacy import Privacy, Setting
 if TYPE_CHECKING:
     from polyfed.engine.rounds import Run
 
-EVERYBODY = "-1"  # the server, under which is kept what is spent for all clients together
+EVERYBODY = "-1"  # the account of what is spent for all clients together
 SPENT = "budget spent"  # why a client that was drawn is not asked
 KEPT = "privacy.json"  # between real sites: what was spent, written before a job is sent or done
 History = list[list[float]]
@@ -29,7 +29,7 @@ class Ledger:
         self.privacy: Privacy = run.world.privacy
         self.setting: Setting = run.world.setting
         self.delta = self.privacy.delta_of(self.setting.task.clients)
-        self._charged: set[str] = set()  # in this round: an attempt that is repeated has the same noise, and is free
+        self._charged: set[str] = set()  # in this round; a repeated attempt has the same noise, and costs nothing more
         self._costs = {k: self._cost(k) for k in run.world.federation.participants} if self.privacy.counts else {}
 
     def _cost(self, client: int) -> Entry | None:
@@ -41,7 +41,7 @@ class Ledger:
         return self.run.progress.privacy
 
     def resumes(self) -> None:
-        """Between real sites, also count what was spent after the last checkpoint: its noise was not repeated."""
+        """Between real sites, also count what was spent after the last checkpoint: rounds done again have new noise."""
         if self.setting.secret and self._kept.exists():
             self.run.progress.privacy = read_spent(self._kept)
 
@@ -50,7 +50,7 @@ class Ledger:
         return self.run.folder.place / KEPT
 
     def begins(self, number: int) -> None:
-        """Begin a round: where one price is paid for all, it is paid whoever is drawn."""
+        """Begin a round; where there is one account for all clients, charge it, whoever is drawn."""
         self._charged.clear()
         cost = self.privacy.round_cost(self.setting) if self.privacy.counts else None
         if cost is not None:

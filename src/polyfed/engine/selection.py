@@ -7,7 +7,7 @@ from polyfed.config import Config
 
 
 def drawn(config: Config, everybody: Sequence[int], number: int, attempt: int) -> list[int]:
-    """The clients of an attempt at a round, in order; where each is drawn for itself it may be nobody."""
+    """The clients of an attempt at a round, in order; under user-level privacy a round may draw nobody."""
     draw = rng.generator(config.seed, "select", number, attempt)
     if config.sampling == "bernoulli":
         chosen = [k for k in everybody if draw.random() < config.participation]
@@ -19,7 +19,7 @@ def drawn(config: Config, everybody: Sequence[int], number: int, attempt: int) -
 
 
 def most_appearances(config: Config, everybody: Sequence[int]) -> int:
-    """In how many rounds the client is asked that is asked most often, if no round is drawn again."""
+    """How many rounds the client that is drawn most often takes part in, if no round is drawn again."""
     if config.method.everyone or config.participation == 1:
         return config.rounds
     counts = dict.fromkeys(everybody, 0)

@@ -1,7 +1,8 @@
 """FedAFA: Lu et al., Personalized Federated Learning on Long-Tailed Data via Adversarial Feature Augmentation, 2023.
 
-Readings (docs/changed-from-papers.md): the weights of sources are those of the released code; the cut is before the
-last stage; BN after the cut keeps its statistics; a batch without an accepted feature is trained on as it is.
+Readings (docs/changed-from-papers.md): samples are drawn as sources with the weights of the released code; the model is
+cut before its last stage; BN after the cut keeps its statistics; where no generated feature of a batch is accepted, the
+batch is trained on as it is.
 """
 
 from typing import Literal

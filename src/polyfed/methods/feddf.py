@@ -24,7 +24,7 @@ from polyfed.registry import param
     title="Ensemble Distillation for Robust Model Fusion in Federated Learning",
 )
 class FedDF(Method):
-    """FedAvg whose server teaches the average what its clients' models answer together on public samples."""
+    """FedAvg whose server trains the average to answer public samples as the clients' models do together."""
 
     no_masks = "it keeps what models answer for every public sample, and for every pixel that is too much"
     cost = "as FedAvg; the server distils every upload into the mean on public data"

@@ -20,7 +20,7 @@ from polyfed.registry import param
     "feddyn", written="FedDyn", paper="Acar et al. 2021", title="Federated Learning Based on Dynamic Regularization"
 )
 class FedDyn(Method):
-    """Each client's objective is bent by what it learnt so far, so that its minimum agrees with everybody's."""
+    """Each client's objective is corrected by its earlier gradients, so that its minimum agrees with everybody's."""
 
     cost = "as FedAvg, and a correction at every step"
     weighting = "uniform"

@@ -1,9 +1,10 @@
 """FedNova: Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, 2020.
 
 Departures: instead of d_k = (w_g - w_k) / a_k (eq. 5) a client sends w_g - u d_k, where u is the a_k of a client of
-median size; it is sent down and cancels in the end. So an upload is a model, as long as any other, and equal steps give
-FedAvg bit for bit. a_k counts the steps really taken, and momentum and the proximal pull together, where the released
-code treats them one after the other. Float buffers are plainly averaged.
+median size; the server sends u down, and it cancels in the merge. So an upload is a model of the usual length, and
+where all clients take equally many steps the result is FedAvg's bit for bit. a_k counts the steps really taken, and it
+treats momentum and the proximal pull together, where the released code treats them one after the other. Float buffers
+are plainly averaged.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from polyfed.registry import param
     title="Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
 )
 class FedNova(Method):
-    """Updates are averaged after each was divided by the distance its steps travel, so that nobody pulls farther."""
+    """Each update is divided by what its steps are worth before averaging, so that more steps do not pull farther."""
 
     rho: float | None = param(None, "momentum that a_k counts with; by default train.momentum", ge=0, lt=1)
     prox: float = param(0.0, "strength mu of a proximal pull", ge=0)

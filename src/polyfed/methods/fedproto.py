@@ -26,7 +26,7 @@ from polyfed.registry import param
     title="FedProto: Federated Prototype Learning across Heterogeneous Clients",
 )
 class FedProto(Method):
-    """Every model is personal; clients share the mean features of each class and draw theirs towards everybody's."""
+    """Every model is personal; clients share the mean features of each class and pull theirs towards those of all."""
 
     personal = everything
     own_models = True

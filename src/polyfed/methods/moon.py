@@ -17,7 +17,7 @@ from polyfed.registry import param
 
 @method("moon", written="MOON", paper="Li et al. 2021 (MOON)", title="Model-Contrastive Federated Learning")
 class MOON(Method):
-    """Features are drawn to those of the global model and away from those of the client's last one."""
+    """Features are pulled towards those of the global model and away from those of the client's last one."""
 
     cost = "as FedAvg, and a pass of the data through the received and through the previous model"
     keeps = {"previous": "the client's model at the end of its last round"}

@@ -3,8 +3,8 @@
 Readings (docs/changed-from-papers.md): a layer is a module, whose weight, bias and statistics share one weight vector.
 Only clients that have uploaded are weighed, since a model that was never trained has nothing to give.
 
-The server keeps the last model of every client that took part and its hypernetwork, whose size grows with the number of
-clients times that of layers.
+The server keeps the last model and the hypernetwork of every client that took part; the size of a hypernetwork grows
+with the number of clients times the number of layers.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class PFedLA(Method):
         return hyper.values()
 
     def personal_model(self, server: Server, id: int) -> Params:
-        """Each layer is the weighted sum of that of everybody; the initial model before anybody has sent one."""
+        """Each layer is a weighted sum of that of every client; the initial model before any client has sent one."""
         if not self.senders(server):
             return server.shared
         shares = self.shares(server, id, self.hypernetwork(server, id))
@@ -86,5 +86,5 @@ class PFedLA(Method):
         return [k for k in server.clients if f"model_{k}" in server.state]
 
     def models(self, server: Server) -> list[Params]:
-        """Their models."""
+        """The models of the senders, in the same order."""
         return [server.state[f"model_{k}"] for k in self.senders(server)]

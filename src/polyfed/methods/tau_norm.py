@@ -1,7 +1,7 @@
 """tau-norm: Kang et al., Decoupling Representation and Classifier for Long-Tailed Recognition, 2020, eq. 4.
 
-Departure: there are no validation data to choose tau on. It is given, or every client takes the one with which its
-own training classes are recalled best (`tau=search`), the smallest where several are.
+Departure: the paper chooses tau on validation data, which clients need not have. Here tau is given, or (`tau=search`)
+every client takes the one with the best mean recall on its own training data, the smallest where several are equal.
 """
 
 from typing import Annotated, Literal

@@ -38,7 +38,7 @@ def he(net: nn.Module) -> None:
 
 
 def staged(stem: Layers, stages: list[tuple[nn.Sequential, str]], head: nn.Linear) -> Net:
-    """A stem, stages of which the last is `last`, the mean over pixels; BAVD listens to one named module per stage."""
+    """A stem, stages (the last is `last`) and the mean over pixels; BAVD listens to one named module per stage."""
     *early, late = [(f"stage{i}", stage) for i, (stage, _) in enumerate(stages, 1)]
     net = Net(chain(stem, early), chain([late], [("mean", MeanOverPixels())]), head)
     he(net)

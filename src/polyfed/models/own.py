@@ -68,7 +68,7 @@ class Own(ByName):
         try:
             names = set(inspect.signature(source).parameters)
         except ValueError:
-            names = set()  # written in C: takes nothing we know of
+            names = set()  # it is written in C, and its parameters are unknown
         given = {name: value for name, value in (("shape", shape), ("classes", classes)) if name in names}
         try:
             module = source(**given)
@@ -114,7 +114,7 @@ class Own(ByName):
         return self.listens
 
     def _check_split(self, net: Net, x: Tensor, logits: Tensor) -> None:
-        """The head must have the last word: head(trunk(x)) is what the module answered when it was whole."""
+        """The head must come last: head(trunk(x)) must be what the whole module answers."""
         tied = {id(p) for p in net.trunk.parameters()} & {id(p) for p in net.head.parameters()}
         try:
             again = self._logits(net, x)
@@ -128,7 +128,7 @@ class Own(ByName):
 
 
 def own_model(given: Any) -> type[Model]:
-    """A model class from an nn.Module class, a factory or an instance that an import path leads to; else see `hold`."""
+    """A model class from an nn.Module class, factory or instance that has an import path; `hold` is for all others."""
 
     class Given(Own):
         __doc__ = inspect.getdoc(given) or "A user's own module."
@@ -167,7 +167,7 @@ def given(key: str) -> Any:
 
 
 def give(key: str, source: Any) -> None:
-    """Have an object of another process here, under the key it has there."""
+    """Register an object of another process here, under the key it has there."""
     _held[key] = source
 
 

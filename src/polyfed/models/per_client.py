@@ -10,8 +10,8 @@ from polyfed.models.base import Model
 def models_of(model: Model, names: Sequence[str]) -> list[Model]:
     """The model of each client, in the order of ids: its own, or the common one.
 
-    A name or an id holds over patterns, and a word that is both is a name. A word that means nobody is refused, and so
-    are patterns that would give a client different models: no order decides between them.
+    A name or an id goes before patterns, and a word that is both a name and an id is a name. A word that fits no client
+    is refused, and so are patterns that would give one client different models, since their order decides nothing.
     """
     if not model.per_client:
         return [model] * len(names)

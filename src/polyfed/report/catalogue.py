@@ -13,18 +13,21 @@ from polyfed.registry import Spec, make
 
 INTRODUCTION = f"""# Catalogue of methods
 
-This page is what `polyfed methods --markdown` prints; `polyfed methods NAME` says all about one.
+This page is what `polyfed methods --markdown` prints; `polyfed methods NAME` says all about one method.
 
-`down` and `up` are the floats for each participating client and round: P is the whole model, P[slice] a slice of it, C
-the number of classes, d the width of the features, h that with a bias; other words are explained by `polyfed methods
-NAME`. Where sums suffice, the server needs nothing of the uploads but their weighted sum, as secure aggregation gives
-it. Costs are against FedAvg's.
+`down` and `up` say how many floats each participating client receives and sends in a round: P stands for the whole
+model, P[slice] for a slice of it, C for the number of classes, d for the width of the features, and h for that width
+with a bias; `polyfed methods NAME` explains other words. Where sums suffice, the server needs only the weighted sum of
+the uploads, as secure aggregation gives it. Costs are compared with those of FedAvg.
 
-Unless a method says otherwise: a client of one class: {EDGES["one class"]}; a client of one sample:
-{EDGES["one sample"]}; a model without BatchNorm: {EDGES["no BatchNorm"]}."""
+The column `edges` says what a method does where there is hardly anything to learn from, unless it does as most do:
+
+- with a client of one class: {EDGES["one class"]};
+- with a client of one sample: {EDGES["one sample"]};
+- with a model without BatchNorm: {EDGES["no BatchNorm"]}."""
 ROWS = """\
-Rows of the papers' tables that are no methods of their own. `polyfed methods --rows` lists them, and a comparison takes
-them by name: `polyfed compare methods=fedavg,fedavg+local`."""
+These rows of the papers' tables are not methods of their own, but settings of other methods. `polyfed methods --rows`
+lists them, and a comparison takes them by name: `polyfed compare methods=fedavg,fedavg+local`."""
 
 
 def method_entries(name: str | None) -> list[dict[str, Any]]:

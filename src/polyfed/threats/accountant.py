@@ -1,7 +1,7 @@
 """What private steps cost, as Opacus counts it: nothing else of Opacus is used.
 
-A history is a list of (sigma, q, steps): so many steps with the noise multiplier sigma, on batches that hold every
-example, or every client, with the chance q.
+A history is a list of (sigma, q, steps): that many steps with the noise multiplier sigma, on batches in which each
+example (or each client) is included with the probability q.
 """
 
 import warnings
@@ -26,7 +26,7 @@ def epsilon_of(history: Sequence[Sequence[float]], delta: float, accountant: Acc
 
 
 def add(history: list[list[float]], sigma: float, q: float, steps: int) -> None:
-    """Put steps on a history; equal ones are counted together."""
+    """Append steps to a history; steps with the same sigma and q as the last entry are added to it."""
     if history and history[-1][:2] == [sigma, q]:
         history[-1] = [sigma, q, history[-1][2] + steps]
     else:
@@ -35,7 +35,7 @@ def add(history: list[list[float]], sigma: float, q: float, steps: int) -> None:
 
 @cache
 def noise_for(epsilon: float, delta: float, q: float, steps: int, accountant: Accountant = "rdp") -> float:
-    """The least noise multiplier, nearly, with which so many steps spend no more than epsilon."""
+    """Nearly the smallest noise multiplier with which this many steps spend no more than epsilon."""
     need_opacus()
     from opacus.accountants.utils import get_noise_multiplier
 

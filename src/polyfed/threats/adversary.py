@@ -44,7 +44,7 @@ class Adversary:
         return client in self.attackers and self.spec.acts(round, self.task.rounds)
 
     def replaces(self, client: int) -> float:
-        """The factor that makes an update take the place of the average: the others are expected to be as large."""
+        """The factor by which an update must be boosted to replace the average, if other clients have the mean size."""
         mean = sum(self.sizes.values()) / len(self.sizes)
         alike = self._weighting != "sample" or not self.sizes[client]
         return float(self._selected) if alike else self._selected * mean / self.sizes[client]
@@ -75,7 +75,7 @@ class Adversary:
     def together(
         self, uploads: Mapping[int, Message], downs: Mapping[int, Message], round: int, say: Callable[[str], None]
     ) -> None:
-        """Change the uploads of attackers that act together, in place, once all of the round are there."""
+        """Change the uploads of attackers that act together, in place, once all uploads of the round have arrived."""
         spec = self.spec
         mine = [k for k in sorted(uploads) if self.acts(k, round)]
         if not isinstance(spec, Collusion) or not mine:

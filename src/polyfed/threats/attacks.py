@@ -62,7 +62,7 @@ class Place:
 
 
 class Attack(Spec):
-    """What attackers do; who they are and when they do it are keys of all."""
+    """What attackers do; every attack has keys for who attacks and when."""
 
     kind: ClassVar[str] = "attack"
     trains: ClassVar[bool] = True  # whether an attacker trains at all
@@ -122,7 +122,7 @@ class Attack(Spec):
         """Refuse data that the attack is not made for."""
 
     def poison(self, samples: Samples, classes: int, seed: int, client: int) -> Samples:
-        """The samples an attacker trains on; they are others in a pool of their own."""
+        """The samples an attacker trains on; changed ones are copied into a pool of their own first."""
         return samples
 
     def own(self, trained: Tensor, sent: Tensor, place: Place) -> Tensor:
@@ -344,7 +344,7 @@ class InnerProduct(Collusion):
 
 @attack("alie", paper="Baruch et al. 2019 (a little is enough)")
 class LittleIsEnough(Collusion):
-    """Attackers send an update just inside of the spread of the honest ones."""
+    """Attackers send an update just inside the spread of the honest ones."""
 
     z: Annotated[float, Ge(0)] | Literal["auto"] = param("auto", "how many deviations from the mean of the honest ones")
 
@@ -371,7 +371,7 @@ class Mimic(Collusion):
 
 
 def _by_blocks(rows: Sequence[Tensor], rule: Any) -> Tensor:
-    """A rule on columns in doubles, over all coordinates, on all cores."""
+    """Apply a rule, in double precision, to the columns of all coordinates, block by block and on all cores."""
     made = torch.empty_like(rows[0])
 
     def over(here: slice) -> None:

@@ -1,7 +1,7 @@
 """What an honest-but-curious server reads from one upload: labels (iDLG) and images (gradient matching).
 
 Zhao et al., iDLG: Improved Deep Leakage from Gradients, 2020; Geiping et al., Inverting Gradients, 2020. The server
-knows what it sent and what came back, hence the gradient of what is shared; what is personal it has to guess.
+knows what it sent and what came back, and hence the gradient of what is shared; it has to guess what is personal.
 """
 
 from collections import Counter
@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-RATE = 0.1  # of Adam on the signs of the gradient
-FALLS = (3 / 8, 5 / 8, 7 / 8)  # of the steps, after which it is a tenth
-START = 0.1  # deviation of the noise from which images are searched
+RATE = 0.1  # learning rate of Adam, which is given the signs of the gradient
+FALLS = (3 / 8, 5 / 8, 7 / 8)  # shares of the steps after which the rate falls to a tenth
+START = 0.1  # standard deviation of the noise from which the search for images starts
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Seen:
 
 
 def labels_of(seen: Seen, count: int) -> list[int] | None:
-    """The labels of so many samples; None where the head is personal.
+    """The labels of `count` samples; None where the head is personal.
 
-    One sample: the row of the head's weight gradient with the smallest sum, since features are not negative. Several:
-    the classes with the smallest gradients of the bias.
+    For one sample it is the class whose row of the head's weight gradient has the smallest sum, since features are not
+    negative. For several samples they are the classes with the smallest gradients of the bias.
     """
     if not seen.shows_labels:
         return None
@@ -53,7 +53,7 @@ def hits(found: Sequence[int], true: Sequence[int]) -> int:
 
 @dataclass
 class Search:
-    """How images are searched."""
+    """How images are searched for."""
 
     steps: int = 500
     tv: float = 0.01  # weight of the total variation, the mean difference of neighbours

@@ -86,16 +86,16 @@ class Case:
 
     @cached_property
     def plain_gram(self) -> Array:
-        """The Gram matrix of the rows as they came, from what the first was sent: a near point loses no digits."""
+        """The Gram matrix of the rows as they came, relative to what the first was sent, so that no digits are lost."""
         return inner_products(self.weights, less=[self.starts[0]] * self.n).numpy()
 
     @property
     def gram(self) -> Array:
-        """The Gram matrix of the rows, mixed if they are."""
+        """The Gram matrix of the rows, after mixing if they are mixed."""
         return self._mixed(self.plain_gram)
 
     def update_gram(self, *more: Tensor) -> Array:
-        """The Gram matrix of further vectors and of the updates, mixed if they are."""
+        """The Gram matrix of further vectors and of the updates, after mixing if these are mixed."""
         none = [torch.zeros(())] * len(more)
         less = [*(zero.expand(self.n_weights) for zero in none), *self.starts]
         return self._mixed(inner_products([*more, *self.weights], less=less).numpy())
@@ -108,7 +108,7 @@ class Case:
         return mix @ gram @ mix.T
 
     def unmixed(self, weights: Array) -> Array:
-        """Weights of mixed rows as weights of the rows that came."""
+        """The weights of the original rows that correspond to these weights of mixed rows."""
         return weights if self.mix is None else weights @ self.mix
 
     def median_buffers(self) -> Tensor:
@@ -157,7 +157,7 @@ class Defence(Spec):
         return self.judge(case)
 
     def lowered(self, n: int) -> bool:
-        """Whether so many attackers as are assumed are more than the rule is made for."""
+        """Whether more attackers are assumed than the rule is made for."""
         return n > 2 and self.assumed(n) > self.most(n)
 
 
@@ -189,7 +189,7 @@ class Weighing(Defence):
         return case.p
 
     def judge(self, case: Case) -> Verdict:
-        """The mean by these weights; who has none is suspect."""
+        """The mean with these weights; a client whose weight is zero is suspect."""
         weights = case.unmixed(self.weigh(case.gram, case))
         suspects = np.flatnonzero(weights == 0).tolist() if self.names_suspects else None
         return Verdict(robust.weighted(case.rows, weights), weights, suspects)
@@ -308,7 +308,7 @@ class DivideAndConquer(Weighted):
 
 
 class Clipping(Weighted):
-    """A rule that shortens updates; their length says nothing of a forged variance, so buffers take their median."""
+    """A rule that shortens updates; their length does not reveal forged buffers, so these take their median."""
 
     tau: Tau = param("median", "the length that updates keep; median: that of the lengths of the round's updates")
 
@@ -331,7 +331,7 @@ def _mean_update(case: Case, coefficients: Array, *more: Tensor) -> Tensor:
 
 @defence("norm-clip", paper="Sun et al. 2019")
 class NormClip(Clipping):
-    """The mean of updates, each of which is shortened to tau; it bounds everyone's pull and ends nobody's."""
+    """The mean of updates, each of which is shortened to tau; it bounds how far each can pull, but excludes nobody."""
 
     def judge(self, case: Case) -> Verdict:
         weights = case.unmixed(robust.norm_clip(case.update_gram(), case.p, self.tau))
@@ -360,7 +360,7 @@ class CentredClipping(Clipping):
 
 @defence("fltrust", paper="Cao et al. 2021")
 class FLTrust(Defence):
-    """Updates count by their cosine with the server's own, which it trains on `split.public` samples."""
+    """Updates weigh by their cosine with an update that the server itself trains on `split.public` samples."""
 
     def judge(self, case: Case) -> Verdict:
         assert case.own_update is not None

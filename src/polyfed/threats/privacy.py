@@ -1,4 +1,4 @@
-"""Privacy with a budget: noise per example (dp-sgd), per client (user), or a paper's nominal noise, which is none.
+"""Privacy with a budget: noise per example (dp-sgd) or per client (user); or a paper's noise, which guarantees nothing.
 
 A kind of privacy says what it refuses, changes how a client trains (`fits`), what leaves it (`leave`) or how the server
 averages (`averaged`), and what a round costs (`cost`). The engine calls these and keeps the accounts.
@@ -45,7 +45,7 @@ class Setting:
     model: nn.Module
     sampling: str
     weighting: str
-    appearances: int  # in how many rounds the client is asked that is asked most often
+    appearances: int  # how many rounds any one client takes part in, at most
     secret: bool = False  # between real sites, where noise that others could repeat protects nobody
 
     def shared_weights(self, name: str) -> int:
@@ -67,7 +67,7 @@ class Privacy(Spec):
     """No privacy, with a default for every question that a run asks."""
 
     kind: ClassVar[str] = "privacy"
-    unit: ClassVar[str] = ""  # what one neighbour more or less is
+    unit: ClassVar[str] = ""  # what two neighbouring data sets differ by
     hides_counts: ClassVar[bool] = False  # whether a hello tells no class counts
     empty_rounds: ClassVar[bool] = False  # whether a round in which nobody was drawn counts
 
@@ -302,7 +302,7 @@ class User(Budgeted):
         return float(clients**-1.1) if clients > 1 else 0.5
 
     def round_cost(self, setting: Setting) -> Entry | None:
-        """One step, in which each client was with the chance of taking part."""
+        """One step, in which each client is included with the probability `participation`."""
         task = setting.task
         q = task.participation
         return (self.sigma(self.delta_of(task.clients), q, task.rounds), q, 1)
@@ -382,5 +382,5 @@ class Nominal(Privacy):
             up[name] = torch.cat([sent + update + noise, up[name][count:]])
 
     def facts(self, setting: Setting) -> dict[str, Any]:
-        """The level, and that it is none."""
+        """The nominal level, and that it is no guarantee."""
         return {"kind": self.name, "nominal": self.epsilon, "clip": self.clip, "outside": [NOMINAL]}

@@ -1,7 +1,7 @@
 """Robust averages as pure functions: rules that weigh rows by their Gram matrix, and rules on blocks of coordinates.
 
 Rows are models (or slices of one) as vectors of equal length, in the order of client ids. A tie is won by the row that
-comes first. A weighing rule turns the n x n Gram matrix into n weights; nothing but the rows holds n times P numbers.
+comes first. A weighing rule turns the n x n Gram matrix into n weights, so that nothing as large as the n rows is made.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +16,8 @@ from polyfed.parts.chunks import in_chunks, ranges
 Array = np.ndarray
 BLOCK = 1 << 14  # coordinates that are sorted together: a block of 50 rows stays in the cache
 FITTED = 2000  # coordinates to which IRLS fits lines together
-STEPS = 100  # of Weiszfeld's algorithm, at most
-STILL = 1e-9  # by which no weight moves when it has arrived
+STEPS = 100  # the most steps of Weiszfeld's algorithm
+STILL = 1e-9  # it has converged when no weight moves by more than this
 
 
 # ---- distances and rows nearest to each other
@@ -44,7 +44,7 @@ def nearest_neighbours(gram: Array, f: int) -> Array:
 
 
 def krum_scores(gram: Array, neighbours: int) -> Array:
-    """The sum of the squared distances of each row to so many rows nearest it (Blanchard et al. 2017)."""
+    """The sum of the squared distances of each row to its `neighbours` nearest rows (Blanchard et al. 2017)."""
     others = np.sort(distances(gram) + np.diag(np.full(len(gram), np.inf)), axis=1)
     return others[:, :neighbours].sum(1)
 
@@ -100,7 +100,7 @@ def norm_clip(gram: Array, p: Array, tau: float | str) -> Array:
 
 
 def centred_clipping(gram: Array, p: Array, tau: float | str, steps: int) -> Array:
-    """Coefficients of the centre v (Karimireddy et al. 2021), the first of which is of the centre it starts from.
+    """Coefficients of the centre v (Karimireddy et al. 2021); the first belongs to the centre it starts from.
 
     The Gram matrix is of the starting centre and the updates, in this order.
     """
@@ -134,7 +134,7 @@ def share_among(chosen: Sequence[int], p: Array) -> Array:
 
 
 def weighted(rows: Sequence[Tensor], weights: Array) -> Tensor:
-    """The weighted mean, reckoned from the row that weighs most: equal rows give that very row."""
+    """The weighted mean, computed relative to the row that weighs most, so that equal rows give exactly that row."""
     anchor = rows[int(np.argmax(weights))]
     return average(rows, torch.from_numpy(weights), [anchor] * len(rows)).add_(anchor)
 

@@ -10,7 +10,7 @@ from polyfed.report.kinds.holdings import class_names, class_order
 from polyfed.report.kinds.words import in_the_end, last, measured, titled
 from polyfed.report.runs import Selection, Shown, by_row
 
-MANY = 20  # classes from which bars would be too thin
+MANY = 20  # with this many classes bars would be too thin
 SPREAD = "Mean over seeds; whiskers: one standard deviation, as far as 0 and 100 %."
 
 

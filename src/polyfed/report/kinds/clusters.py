@@ -8,7 +8,7 @@ from polyfed.report.charts import Axis, Chart, Dots, Mark, Panel, Tiles, drawn
 from polyfed.report.kinds.words import one_of, titled
 from polyfed.report.runs import Selection, Shown, by_row
 
-ALONE = -1  # the tint of what has no group
+ALONE = -1  # the tint of a client that has no group
 
 
 def clusters(selection: Selection) -> Chart | None:

@@ -71,7 +71,7 @@ def _curves(
 
 
 def _at_finish(marks: Sequence[Line], axis: Axis) -> list[Line]:
-    """Stars stand at "finish", where the axis has such a place, however many rounds their run had; side by side."""
+    """Place the stars side by side at "finish", where the axis has that place, however many rounds their run had."""
     if axis.finish is None:
         return list(marks)
     stars = [mark for mark in marks if mark.finish == "after"]

@@ -13,7 +13,7 @@ KNOWN = (
     "vanished",
     "absent",
     "false report",
-)  # other reasons are sentences of exceptions
+)  # all other reasons are the messages of exceptions
 
 
 def uploads(selection: Selection) -> Chart | None:

@@ -32,13 +32,13 @@ def one_of(runs: Sequence[Shown]) -> str:
 
 
 def measured(selection: Selection, row: str) -> str:
-    """A row's label; one that is not at its end says so."""
+    """A row's label, which says so where the row is not finished."""
     whole = all(run.finished for run in selection.runs if run.row == row)
     return row if whole else f"{row} (unfinished)"
 
 
 def in_the_end(selection: Selection) -> Mapping[str, str]:
-    """The measures a run ends with; of runs that all go on, those they have so far."""
+    """The measures with which runs end; where all runs are still going on, those they have so far."""
     return FINALLY if any(run.finished for run in selection.runs) else SO_FAR
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a federation's folder, said before anything starts; and whether what runs lets nobody in."""
+"""Checks of a federation's folder before anything starts, and of a running server: whether strangers are kept out."""
 
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def _data_of(site: Site) -> tuple[Dataset, str]:
 
 
 def _check_authority(folder: Path) -> None:
-    """Its keys may be elsewhere, which is better; here, only their owner may read them."""
+    """The CA's keys are better kept elsewhere; where they are here, only their owner may read them."""
     for file in ("ca.key", "sign.key"):
         if (folder / file).exists():
             read_private(folder / file)

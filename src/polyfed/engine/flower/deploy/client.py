@@ -23,7 +23,7 @@ from polyfed.errors import DataError, UsageError
 from polyfed.files import Place
 from polyfed.message import digest_of
 
-KEPT = "job.safetensors"  # what the site was sent last to be evaluated: with its memory, its model
+KEPT = "job.safetensors"  # the last message for an evaluation; with the site's memory it makes the site's model
 
 
 def introduce(order: dict[str, Any], context: Context) -> dict[str, Any]:

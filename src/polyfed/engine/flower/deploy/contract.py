@@ -38,7 +38,7 @@ def check_pieces() -> None:
 
 
 def refuse_open(program: str, shut: dict[str, bool]) -> None:
-    """Everything that must hold before Flower's program may start holds."""
+    """Refuse to start Flower's program unless everything holds that keeps it closed."""
     for what, holds in shut.items():
         if not holds:
             raise RunFailed(f"Flower's {program} would start open ({what} cannot be made sure): not started")

@@ -75,7 +75,7 @@ def status(server: Server) -> dict[str, Any]:
 
 
 def _need_link(server: Server) -> None:
-    """The server is there, and lets in nobody who must not come in."""
+    """Refuse to go on unless the server runs and keeps strangers out."""
     if not processes.listens(server):
         raise RunFailed(f"nobody listens on {server.address}: start the server with {server.path / 'start.sh'}")
     check_server(server)
@@ -95,7 +95,7 @@ def _submit(server: Server, run: Path, follow: bool) -> Path:
 
 
 def _follow(server: Server, run: Path) -> None:
-    """Until the server app has told its end; one that was killed told none."""
+    """Wait until the server app has reported its end, or has died without doing so."""
     end = time.monotonic() + STARTING
     while True:
         last = _last(server)

@@ -40,8 +40,8 @@ KEY, SIGNED, TIME = b"flwr-public-key", b"flwr-signature", b"flwr-timestamp"  # 
 OLD, AHEAD = 60.0, 5.0  # seconds a signature may be old, and a site's clock ahead
 BODY = 32 * 2**20  # bytes of a request; Flower cuts what is larger than 5 MiB
 BY_KEY, BY_ADDRESS = (100.0, 500.0), (400.0, 2000.0)  # requests a second and in a burst
-ANSWER, HANDSHAKE = 60.0, 10.0  # seconds the SuperLink may take, and a TLS handshake
-FILES = 8192  # that may be open at a time, where the system allows it
+ANSWER, HANDSHAKE = 60.0, 10.0  # seconds that the SuperLink may take to answer, and a TLS handshake to finish
+FILES = 8192  # how many files may be open at a time, where the system allows it
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -184,7 +184,7 @@ class SuperLink:
         )
 
     async def __call__(self, call: str, headers: Headers, body: bytes) -> Reply:
-        """Pass a call on; a SuperLink that is away is what Flower's clients wait for."""
+        """Pass a call on; where the SuperLink is away, answer so that Flower's clients wait and try again."""
         try:
             said = await self.client.post(f"/v1/fleet/{call}", headers=headers, content=body)
         except httpx.TransportError:
@@ -221,7 +221,7 @@ def serve(server: Server) -> None:
 
 
 async def _listen(server: uvicorn.Server) -> None:
-    """Until it is asked to stop; who does not finish a handshake holds a file, so he is not waited for."""
+    """Serve until asked to stop; a caller that does not finish its handshake holds an open file, so it is cut off."""
     loop = asyncio.get_running_loop()
     loop.create_server = partial(loop.create_server, ssl_handshake_timeout=HANDSHAKE)  # type: ignore[method-assign]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

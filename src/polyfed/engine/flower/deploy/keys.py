@@ -162,7 +162,7 @@ def _of_a_site(key: Any, path: Path) -> ec.EllipticCurvePublicKey:
 
 
 def client_context(authority: Path, certificate: Path | None = None) -> ssl.SSLContext:
-    """How we speak TLS with the server: it must be of this CA, and is shown our certificate if we have one."""
+    """How we speak TLS with the server: its certificate must be of this CA, and ours is shown if we have one."""
     try:
         context = ssl.create_default_context(cafile=str(authority))
         if certificate is not None:

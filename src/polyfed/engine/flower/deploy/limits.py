@@ -1,4 +1,4 @@
-"""How much one caller may have of the guard: requests a second, connections at a time, and patience."""
+"""What one caller may use of the guard: requests a second, connections at a time, and idle seconds."""
 
 import time
 from collections import Counter
@@ -9,11 +9,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 PER_ADDRESS, PER_SITE = 64, 8  # connections; a SuperNode has a handful, and all sites may share an address
 IDLE = 60.0  # seconds a connection may stay without a request that is being answered
-CALLERS = 10_000  # remembered at most
+CALLERS = 10_000  # how many callers are remembered at most
 
 
 class Allowance:
-    """So many requests a second for each caller, and a burst of more."""
+    """How many requests a second each caller may make, and how many at once in a burst."""
 
     def __init__(self, rate: float, burst: float):
         self.rate, self.burst = rate, burst
@@ -39,7 +39,7 @@ class Bounded(H11Protocol):
     open: ClassVar[Counter[str]] = Counter()
 
     def connection_made(self, transport: Any) -> None:
-        """Counted; one too many is closed."""
+        """Count the connection; close it if its address has too many."""
         super().connection_made(transport)
         self.address = (transport.get_extra_info("peername") or ("",))[0]
         self.open[self.address] += 1
@@ -51,7 +51,7 @@ class Bounded(H11Protocol):
             self.timer = self.loop.call_later(IDLE / 4, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Not counted any more."""
+        """Count the connection no more."""
         self.open[self.address] -= 1
         if not self.open[self.address]:
             del self.open[self.address]

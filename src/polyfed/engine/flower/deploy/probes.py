@@ -16,7 +16,7 @@ from polyfed.engine.flower.deploy.layout import LOOPBACK, TOKEN, Server, Site, a
 from polyfed.engine.flower.deploy.private import read_private
 from polyfed.errors import DataError
 
-SECONDS = 10.0  # for one answer
+SECONDS = 10.0  # how long one answer may take
 ASKED = "/v1/fleet/get-run"  # a call that changes nothing
 CONTROL, RUNTIME, REGISTER = "/v1/control/list-runs", "/v1/runtime/acquire-task", "/v1/fleet/register-node"
 NEVER = (
@@ -46,7 +46,7 @@ class Door:
     source: str | None = None  # the address to come from
 
     def ask(self, method: str, target: str, headers: Mapping[str, str] | None = None) -> int:
-        """The status of an answer; an error of the system's where there is none."""
+        """The status of the answer; where there is no answer, an OSError is raised."""
         origin = None if self.source is None else (self.source, 0)
         common: dict[str, Any] = {"timeout": SECONDS, "source_address": origin}
         if self.context is None:
@@ -66,7 +66,7 @@ class Door:
             connection.close()
 
     def must_refuse(self, method: str, target: str, headers: Mapping[str, str] | None = None) -> None:
-        """Refusal, and nothing else, is the answer."""
+        """Ask, and raise an error unless the answer is a refusal."""
         try:
             status = self.ask(method, target, headers)
         except OSError as error:
@@ -90,7 +90,7 @@ def signed(private: ec.EllipticCurvePrivateKey, public: bytes, age: float = 0) -
 
 
 def strangers_headers() -> dict[str, str]:
-    """A signature that is right, by a key that nobody knows."""
+    """Headers with a valid signature, by a key that is not registered."""
     key = ec.generate_private_key(keys.CURVE)
     return signed(key, keys.pem_of(key.public_key()))
 
@@ -115,7 +115,7 @@ def prove_closed(server: Server) -> list[str]:
 
 
 def prove_guard(guard: Door) -> None:
-    """What nobody may ask is refused, and so is what a site may ask when no site asks."""
+    """Check that the guard refuses what nobody may ask, and to strangers also what sites may ask."""
     for method, target in NEVER:
         guard.must_refuse(method, target)
     guard.must_refuse("POST", ASKED)

@@ -60,7 +60,7 @@ def schema_of(dataset: Dataset, disclose: str) -> Schema:
 
 
 def agreed(said: Mapping[str, Schema]) -> Schema:
-    """What all sites agree on, with their pixels taken together; or who differs from whom, and in what."""
+    """The schema that all sites share, with their pixels taken together; sites that differ are refused by name."""
     first, *others = said
     one = said[first]
     for name in others:

@@ -52,7 +52,7 @@ def prepare(site: Site) -> Any:
         "its certificate is shown": not site.mutual or _shows(site),
     }
     refuse_open("SuperNode", shut)
-    setattr(sys.modules[SUPERNODE], PARSE, lambda: config)  # what was looked at is what starts
+    setattr(sys.modules[SUPERNODE], PARSE, lambda: config)  # what was checked is what starts
     return config
 
 
