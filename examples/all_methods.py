@@ -39,7 +39,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "train.batch": 32,
     },
 }
-PICTURE = "images/method-ranks.svg"
+END = "<!-- what follows is not written by the command -->"
+PICTURE = "pictures/method-ranks.svg"
 NEEDS = {"feddf": {"split.public": 100}}  # keys without which a method cannot run
 Scores = dict[str, dict[Hashable, float]]
 
@@ -145,7 +146,7 @@ def main() -> None:
     """Run what is missing, then write the page and its picture."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--out", type=Path, default=Path("runs/all-methods"))
-    words.add_argument("--page", type=Path, help="where to write the page; its picture goes to images/ beside it")
+    words.add_argument("--page", type=Path, help="where to write the page; its picture goes to pictures/ beside it")
     words.add_argument("--methods", help="some methods only, with commas between")
     words.add_argument("--quiet", action="store_true")
     given = words.parse_args()
@@ -154,12 +155,13 @@ def main() -> None:
 
 
 def write(made: Mapping[str, Any], scores: Scores, place: Path) -> None:
-    """The page, and beside it the picture with its data."""
+    """The page, and beside it the picture with its data; what somebody wrote behind its end stays."""
     chart = rank_chart(complete(scores))
     if chart:
         (place.parent / PICTURE).parent.mkdir(parents=True, exist_ok=True)
         save(chart, place.parent / PICTURE)
-    place.write_text(page(made, scores, chart))
+    _, end, by_hand = (place.read_text() if place.exists() else "").partition(END)
+    place.write_text(page(made, scores, chart) + f"\n\n{end}{by_hand}" * bool(end))
     print(f"page: {place}")
 
 
