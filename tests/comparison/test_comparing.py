@@ -187,6 +187,12 @@ class TestAgain:
             polyfed.compare(tiny, methods=["fedavg"], out=tmp_path)
         assert not (tmp_path / "lock").exists()
 
+    def test_a_file_that_somebody_is_just_writing_is_no_other_thing(self, tiny: Keys, tmp_path: Path) -> None:
+        """As a second process sees the directory while the first one writes the grid down."""
+        (tmp_path / ".comparison.yaml.123.tmp").write_text("half")
+        made = polyfed.compare(tiny, methods=["fedavg"], seeds=1, rounds=1, out=tmp_path)
+        assert [result.finished for result in made.results] == [True]
+
     def test_shown_against_a_baseline(self, made: polyfed.Comparison, cli: Cli) -> None:
         said = cli("show", str(made.path), "--baseline", "fedavg")
         assert "difference to FedAvg" in said.out

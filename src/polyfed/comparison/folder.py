@@ -8,7 +8,7 @@ from typing import Any
 from polyfed.comparison.grid import NOTED, WHO, Cell, Grid, experiment, make_grid, read_grid
 from polyfed.comparison.values import value_at
 from polyfed.config import Tree, merge, read_config, write_yaml
-from polyfed.engine.run_folder import RunFolder, alone, claim
+from polyfed.engine.run_folder import PASSING, RunFolder, alone, claim
 from polyfed.engine.trust import NOTE, only_ours, seal
 from polyfed.errors import DataError, UsageError
 from polyfed.files import Place, write_file
@@ -175,4 +175,5 @@ def _strangers(path: Path, grid: Grid) -> list[str]:
     if not path.is_dir():
         return [path.name]
     ours = OURS | {cell.name for cell in grid.cells}
-    return [entry.name for entry in path.iterdir() if entry.name not in ours]
+    names = (entry.name for entry in path.iterdir())
+    return [name for name in names if name not in ours and not PASSING.fullmatch(name)]
