@@ -127,7 +127,7 @@ VALUES = [
     ("checkpoint.keep=0", "'checkpoint.keep'"),
     ("gate.norm=0", "'gate.norm'"),
     ("faults.dropout=1", "'faults.dropout'"),
-    ("data.size=0", "'data.size': expected a whole number from 1 on or 'auto' (got 0)"),
+    ("data.size=0", "'data.size': expected a whole number from 1 on or 'auto', or a height and a width [H, W] (got 0)"),
     ("data=folder", "'data.root' must be given for data 'folder'"),
     # not a section, not a name
     ("train=5", "'train' must hold keys and values of its own (got 5)"),
