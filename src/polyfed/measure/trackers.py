@@ -9,16 +9,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast, get_args
 from uuid import uuid4
 
 from polyfed.config import Config, flatten, write_yaml
+from polyfed.errors import UsageError
 from polyfed.files import Place, write_file
 from polyfed.measure.watch import Watch
 from polyfed.registry import Registry, Spec, param
 
 # read when they are imported: no telemetry, and files instead of a server
 ALONE = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
+Mode = Literal["online", "offline", "disabled", "shared"]  # of Weights & Biases
 QUIET = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 
 
@@ -93,7 +95,9 @@ class WeightsAndBiases(InFolder):
         # each sitting has a new folder in it, where wandb leaves a link to a log of its own
         where = _within(run, "wandb", depth=1).parent if self.dir is None else self.dir
         mode = self.mode or os.environ.get("WANDB_MODE") or "offline"
-        return _Bias(where.resolve(), self.project, mode, run, config, after)
+        if mode not in get_args(Mode):
+            raise UsageError(f"$WANDB_MODE must be one of {', '.join(get_args(Mode))} (got {mode!r})")
+        return _Bias(where.resolve(), self.project, cast(Mode, mode), run, config, after)
 
     def reaches(self) -> str | None:
         """Where it writes, if not in the run, or that it sends."""
@@ -173,7 +177,7 @@ class _Store:
 class _Bias:
     """A run of Weights & Biases; its id is kept beside the config, so that a resumed run is a part of it."""
 
-    def __init__(self, where: Path, project: str, mode: str, run: Place, config: Config, after: int):
+    def __init__(self, where: Path, project: str, mode: Mode, run: Place, config: Config, after: int):
         for key, value in QUIET.items():
             os.environ.setdefault(key, value)
         import wandb
