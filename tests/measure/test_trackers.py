@@ -156,6 +156,13 @@ def test_wandb_sends_nothing_unless_it_is_asked_to(tmp_path, monkeypatch, wandb,
     assert (wandb.began[0]["mode"], wandb.began[0]["dir"]) == (mode, str(tmp_path / "books"))
 
 
+def test_wandb_refuses_a_mode_that_it_does_not_know(tmp_path, monkeypatch, wandb):
+    monkeypatch.setenv("WANDB_MODE", "loud")
+    config = make_config({"track": "wandb"})
+    with pytest.raises(UsageError, match=r"\$WANDB_MODE must be one of online, offline.*got 'loud'"):
+        config.track.open(RunFolder.create(config, tmp_path / "run").place, config, 0)
+
+
 def test_a_run_that_sends_reaches_beyond_its_directory():
     made = {
         mode: make_config({"track": {"name": "wandb", "mode": mode}}).track.reaches() for mode in ("offline", "online")
