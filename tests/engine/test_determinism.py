@@ -20,7 +20,10 @@ def test_fingerprint_does_not_depend_on_the_number_of_workers(trial, method, mod
     assert parallel["bytes"] == serial["bytes"]
 
 
-SLOWER = [pytest.param(name, marks=pytest.mark.slow) for name in ("lg-fedavg", "pfedme", "per-fedavg", "fedrod")]
+SLOWER = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("lg-fedavg", "pfedme", "per-fedavg", "fedrod", "lws", "tau-norm", "fedafa")
+]
 
 
 @pytest.mark.parametrize("name", ["fedproto", "flda", "pfedla", *SLOWER])

@@ -70,7 +70,7 @@ PERSONAL = {
 }
 PLAINER = [
     pytest.param({"method": name}, marks=pytest.mark.slow, id=name)
-    for name in ("fedproto", "lg-fedavg", "pfedme", "per-fedavg", "pfedla")
+    for name in ("fedproto", "lg-fedavg", "pfedme", "per-fedavg", "pfedla", "lws", "tau-norm", "fedafa")
 ]
 
 
