@@ -122,7 +122,10 @@ def test_the_table_has_every_method_of_the_demo() -> None:
 
 @pytest.mark.slow
 def test_make_demo_makes_the_table_of_the_readme(tmp_path: Path) -> None:
-    """Within what another kind of CPU may change; `python -m tests.test_readme DIR` writes what a demo in DIR gave."""
+    """Within what another kind of CPU may change.
+
+    `PYTHONPATH=tests python -m tests.test_readme DIR` writes what a demo in DIR gave.
+    """
     done = subprocess.run(
         ["make", "demo"], cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=590
     )
