@@ -38,5 +38,5 @@ def test_the_page_is_written_and_the_command_goes_on(example: Any, tmp_path: Pat
     assert "| method | family | mean rank | digits, lr |" in text
     assert all(f"| `{name}` | " in text for name in ("fedavg", "local", "fedper"))
     assert "- digits: " in text.split("## Behind Local")[1]
-    assert (tmp_path / "docs" / "images" / "method-ranks.svg").exists()
-    assert (tmp_path / "docs" / "images" / "method-ranks.csv").exists()
+    assert (tmp_path / "docs" / "pictures" / "method-ranks.svg").exists()
+    assert (tmp_path / "docs" / "pictures" / "method-ranks.csv").exists()
