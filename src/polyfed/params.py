@@ -74,6 +74,7 @@ last = Slice("last", lambda e: e.name.startswith("last."))
 head = Slice("head", lambda e: e.name.startswith("head."))
 body = Slice("body", lambda e: e.name.startswith(("trunk.", "last.")))
 bn = Slice("bn", lambda e: e.bn)
+lora = Slice("lora", lambda e: e.name.endswith((".lora_a", ".lora_b")))  # low-rank adapters
 weights = Slice("weights", lambda e: e.kind == "weight")
 buffers = Slice("buffers", lambda e: e.kind != "weight")
 

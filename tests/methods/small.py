@@ -16,6 +16,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "feddf": {"split.public": 10, "method.steps": 10, "method.patience": 3},
     "fedafa": {"method.epochs": 2, "method.steps": 3},
     "fedbn": {"model.name": "mlp-bn"},
+    "fedlora": {"model.lora.rank": 2},
     "mupfl": {"method.m": 5, "method.match_steps": 5, "method.draws": 2, "method.tau": 2},
     "mupfl-paper": {"method.m": 5, "method.match_steps": 5, "method.draws": 2, "method.tau": 2},
     "mupfl-printed": {"method.m": 5, "method.match_steps": 5, "method.draws": 2, "method.tau": 2},

@@ -32,6 +32,7 @@ def make_config(*trees: Tree) -> Config:
     known = set(Config.model_fields)
     for name in NAMED:
         tree[name] = registry_of(name).build(tree[name], name)
+    tree["model"] = tree["model"].suited(tree["data"])
     _check_own_models(tree["method"], tree["model"], tree["privacy"])
     split = tree["split"]
     if isinstance(split, dict):

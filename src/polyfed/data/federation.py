@@ -217,8 +217,10 @@ class Federation:
     @property
     def preparation(self) -> Preparation:
         """How new raw samples, shaped and scaled like this federation's source, become what a model eats."""
-        data, kind = self.dataset, "uint8" if self.dataset.images else "float32"
-        return Preparation(dtype=kind, shape=data.x.shape[1:], resize=self.side, mean=data.mean, std=data.std)
+        data = self.dataset
+        kind: Literal["uint8", "int64", "float32"] = "uint8" if data.images else "int64" if data.tokens else "float32"
+        scales = {"mean": data.mean, "std": data.std}
+        return Preparation(dtype=kind, shape=data.x.shape[1:], resize=self.side, reads=data.reads, **scales)
 
     def class_sample(self, per_class: int, seed: int) -> Samples:
         """Random samples of the global test set, equally many of each class as far as there are any."""

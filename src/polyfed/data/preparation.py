@@ -18,14 +18,15 @@ from polyfed.registry import Typed, contradiction
 
 
 class Preparation(Typed):
-    """What comes in (uint8 images [N, H, W, C], or float32 rows with channels first) and what is done to it."""
+    """What comes in (uint8 images [N, H, W, C], int64 tokens, or float32 rows) and what is done to it."""
 
-    dtype: Literal["uint8", "float32"]
+    dtype: Literal["uint8", "int64", "float32"]
     shape: tuple[int, ...]  # of one raw sample
     resize: Side | None = None  # the side, or height and width, images are brought to
     any_size: bool = False  # whether image files may have any size: they are brought to `shape` when they are read
     mean: Numbers | None = None  # per channel, in raw units
     std: Numbers | None = None
+    reads: dict[str, Any] | None = None  # how text becomes tokens, or words of a table numbers, as plain data
 
     @model_validator(mode="after")
     def _whole(self) -> "Preparation":
@@ -39,6 +40,16 @@ class Preparation(Typed):
     def images(self) -> bool:
         """Whether samples are pictures."""
         return self.dtype == "uint8"
+
+    @property
+    def tokens(self) -> bool:
+        """Whether samples are token ids."""
+        return self.dtype == "int64"
+
+    @property
+    def model_dtype(self) -> torch.dtype:
+        """What the model eats."""
+        return torch.int64 if self.tokens else torch.float32
 
     @property
     def model_shape(self) -> tuple[int, ...]:
@@ -58,10 +69,21 @@ class Preparation(Typed):
         if rows.dtype.kind not in "uifb":
             raise UsageError(f"inputs must be numbers, not {rows.dtype}")
         self._fits(rows)
+        if self.tokens:
+            return self._ids(rows)
         made = np.ascontiguousarray(rows, np.float32)
         strange = np.flatnonzero(~np.isfinite(made.reshape(len(made), -1)).all(axis=1))
         if len(strange):
             raise UsageError(f"row {strange[0]} of the inputs holds a value that is not a finite number")
+        return made
+
+    def _ids(self, rows: np.ndarray) -> np.ndarray:
+        made, most = np.ascontiguousarray(rows, np.int64), int((self.reads or {}).get("ids", 1 << 62)) - 1
+        strange = np.flatnonzero(((made != rows) | (made < 0) | (made > most)).any(axis=1))
+        if len(strange):
+            raise UsageError(
+                f"row {strange[0]} of the inputs holds what is no token id: a whole number from 0 to {most}"
+            )
         return made
 
     def _pixels(self, rows: np.ndarray) -> np.ndarray:
@@ -89,7 +111,7 @@ class Preparation(Typed):
             done.append(f"resize to {wide} x {high} pixels, bilinear with anti-aliasing, round to uint8")
         if self.images:
             done.append("put the channels first: [N, H, W, C] becomes [N, C, H, W]")
-        done.append("make it float32")
+        done.append("make it int64" if self.tokens else "make it float32")
         if self.mean is not None:
             done.append("of every channel subtract its mean and divide by its std")
         return done
@@ -104,7 +126,7 @@ class Preparation(Typed):
         """What `write` wrote."""
         try:
             said = json.loads(read_plain(path))
-            return Preparation(**{key: said[key] for key in Preparation.model_fields})
+            return Preparation(**{key: said[key] for key in Preparation.model_fields if key != "reads" or key in said})
         except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
             why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
             raise DataError(f"cannot read how inputs are prepared from '{path}': {why}") from None

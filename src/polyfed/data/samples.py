@@ -12,7 +12,9 @@ AT_ONCE = 1 << 21  # pixels of masks that are answered for at a time
 
 
 def scaled(x: Tensor, mean: Tensor | None, std: Tensor | None) -> Tensor:
-    """Raw rows as normalised float32, in the memory layout the convolutions want."""
+    """Raw rows as normalised float32 (tokens as int64), in the memory layout the convolutions want."""
+    if x.dtype == torch.int64:  # tokens stay what they are
+        return x.contiguous()
     given, x = x, x.to(torch.float32)
     if mean is not None and std is not None:
         x = (x - mean if x is given else x.sub_(mean)).div_(std)  # what was given stays as it is

@@ -51,7 +51,7 @@ def _weights(models: Sequence[Model], shape: tuple[int, ...], classes: int) -> f
     """How many numbers networks have, without making any; a user's own module cannot be asked."""
     try:
         with torch.device("meta"), _Unfilled():
-            built = [model.build(shape, classes) for model in models if isinstance(model, Zoo)]
+            built = [model.made(shape, classes) for model in models if isinstance(model, Zoo)]
             return sum(value.numel() for net in built for value in net.state_dict().values())
     except (RuntimeError, OverflowError, TypeError, ValueError):  # sizes beyond what torch can say
         return float("inf")

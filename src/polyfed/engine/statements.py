@@ -42,7 +42,7 @@ class Hello(_Statement):
     site: Word = ""
     disclosed: Literal["n", "counts"] = "counts"
     classes: Annotated[list[Word], Field(max_length=10**6)] = []
-    kind: Literal["uint8", "float32"] = "float32"
+    kind: Literal["uint8", "int64", "float32"] = "float32"
     levels: list[Annotated[int, Field(ge=0, le=10**15)]] = []
     versions: Annotated[list[Word], Field(max_length=20)] = []
     counts: list[Samples] = []

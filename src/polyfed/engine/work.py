@@ -37,6 +37,7 @@ from polyfed.threats.privacy import Privacy, Setting
 
 Kind = Literal["hello", "train", "evaluate", "finish"]
 CPU = torch.device("cpu")
+TOKENS = ", or say data.tokens=true where these are token ids"
 SPLITS: tuple[Literal["train", "test", "val"], ...] = ("train", "test", "val")
 ON_GLOBAL_TEST = ("threat", "stamped")  # measures of an attack: on the global test set, plain and with a trigger
 SIZES = {"d": "features", "h": "weights of a class", "P": "weights", "F": "floats", "I": "integers"}  # in shapes
@@ -130,6 +131,26 @@ def check_masks(config: Config, federation: Federation) -> None:
         raise UsageError("privacy=dp-sgd bounds the gradient of each sample's one label, and here are masks")
 
 
+def check_inputs(config: Config, federation: Federation) -> None:
+    """Refuse a model that eats something else than what the data hold: numbers, tokens, or categories beside numbers."""
+    data = federation.dataset
+    held = "tokens" if data.tokens else "categories" if data.categories else "numbers"
+    for model in config.model.architectures:
+        if model.eats == held == "tokens" and len(data.x) and int(data.x.max()) >= model.kinds:  # type: ignore[attr-defined]
+            most = int(data.x.max())
+            raise UsageError(
+                f"{data.name} has the token id {most}, and model '{model.name}' has fewer: model.ids={most + 1}"
+            )
+        if held == model.eats == "categories" and data.categories != model.sizes:  # type: ignore[attr-defined]
+            raise UsageError(
+                f"{data.name} has columns of {list(data.categories)} categories: set model.categories to that"
+            )
+        if model.eats != held and not (held == "numbers" and model.eats == "categories"):
+            fitting = {"tokens": "text-bag or text-transformer", "categories": "table-mlp", "numbers": "mlp"}[held]
+            told = f"model '{model.name}' eats {model.eats}, and {data.name} holds {held}"
+            raise UsageError(f"{told}: set model.name to {fitting}" + (TOKENS if model.eats == "tokens" else ""))
+
+
 class World:
     """What every process builds for itself from the config: the federation, the model, the method."""
 
@@ -155,6 +176,7 @@ class World:
             shape=self.federation.shape,
         )
         check_masks(config, self.federation)
+        check_inputs(config, self.federation)
         need_memory(
             config.model.architectures, self.federation.shape, self.federation.classes, len(self.federation.clients)
         )
@@ -201,10 +223,10 @@ class World:
 
     def _built(self, model: Model) -> Net:
         shape, classes, common = self.federation.shape, self.federation.classes, self.config.model.common
-        net = model.build(shape, classes)
+        net = model.made(shape, classes)
         if model == common:
             return self.method.build(net)
-        return self.method.build_own(net, lambda: common.build(shape, classes))
+        return self.method.build_own(net, lambda: common.made(shape, classes))
 
     def origin_of(self, client: int) -> dict[str, str]:
         """Digests of where a client starts."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from polyfed.errors import UsageError
+from polyfed.models.lora import Lora, adapt_layers
 from polyfed.registry import Registry, Spec, param
 
 
@@ -68,6 +69,9 @@ class Model(Spec):
 
     of_pixels: ClassVar[bool] = False  # whether it answers for every pixel of an image (masks), or for the whole
 
+    eats: ClassVar[str] = "numbers"  # what its inputs are: numbers (pixels too), tokens, or categories beside numbers
+
+    lora: Lora = param(Lora(), "low-rank adapters on linear layers: rank, alpha, on")
     per_client: dict[str, Any] = param({}, "models of some clients, by name, id or a pattern of names like site-*")
 
     @field_validator("per_client", mode="before")
@@ -92,16 +96,30 @@ class Model(Spec):
                 made.append(one)
         return made
 
+    def suited(self, data: Any) -> "Model":
+        """The model for a source: what the config leaves open and the source declares (ids, categories) is filled in."""
+        own = {who: one.suited(data) for who, one in self.per_client.items()}
+        return self.model_copy(update={"per_client": own}) if own else self
+
     def dump(self) -> dict[str, Any]:
-        """Everything needed to build this again; the models of clients only where there are any."""
+        """Everything needed to build this again; models of clients and adapters only where there are any."""
         values = super().dump()
         del values["per_client"]
+        if not self.lora.rank:
+            del values["lora"]
         own = {who: one.dump() for who, one in self.per_client.items()}
         return {**values, "per_client": own} if own else values
 
     def smallest(self, shape: tuple[int, ...]) -> int:
         """The smallest side of an image (or length of a sequence) this network can take."""
         return 1
+
+    def made(self, shape: tuple[int, ...], classes: int) -> Net:
+        """The network that is trained: a fresh one, with adapters where there are any."""
+        net = self.build(shape, classes)
+        if self.lora.rank:
+            adapt_layers(net, self.lora, f"model '{self.name}'")
+        return net
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
         """A fresh network for inputs of `shape` (channels first, without the batch); draws its weights from torch."""

@@ -95,7 +95,8 @@ def _input_lines(predictor: Predictor) -> Iterator[str]:
     yield f"Raw: {prepare.dtype} [N, {shape}]" + (" (height, width, channels)." if prepare.images else ".")
     if prepare.any_size:
         yield "Picture files of any size are resized when they are read, as the run's own were."
-    yield f"Prepared: float32 [N, {', '.join(map(str, prepare.model_shape))}]; `preprocessing.json` has the numbers:\n"
+    kind = "int64" if prepare.tokens else "float32"
+    yield f"Prepared: {kind} [N, {', '.join(map(str, prepare.model_shape))}]; `preprocessing.json` has the numbers:\n"
     yield from (f"{number}. {step}" for number, step in enumerate(prepare.steps(), 1))
     model = predictor.model
     if isinstance(model, nn.Module) and any(not norm.track_running_stats for norm in bn_modules(model)):

@@ -26,6 +26,7 @@ from polyfed.files import read_plain
 from polyfed.message import digest_of
 from polyfed.methods.base import Method, OnTop, methods
 from polyfed.models.base import Ensemble, Model, Net, models
+from polyfed.models.lora import Lora, merge_layers
 from polyfed.use.predictor import Predictor
 from polyfed.use.sbom import bill_of_materials
 
@@ -97,7 +98,7 @@ def _write(config: Config, own: Model, predictor: Predictor, form: str, folder: 
     else:
         about |= {"input": "x", "output": "logits", "shape": ["N", *shape]}
         try:
-            _as_graph(model, shape, form, file)
+            _as_graph(model, shape, predictor.preparation.model_dtype, form, file)
         except PolyfedError:
             raise
         except Exception as error:  # what the exporters raise about a network they cannot follow
@@ -111,7 +112,7 @@ def _write(config: Config, own: Model, predictor: Predictor, form: str, folder: 
 
 
 def alone(model: Any) -> nn.Module:
-    """A copy on the CPU whose tensors are its own, not views of a run's flat vector."""
+    """A copy on the CPU whose tensors are its own, not views of a run's flat vector, with adapters merged."""
     made = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     for module in made.modules():
         for table in (module._parameters, module._buffers):
@@ -119,6 +120,7 @@ def alone(model: Any) -> nn.Module:
                 if tensor is not None:
                     own = tensor.detach().clone(memory_format=torch.contiguous_format)
                     table[name] = nn.Parameter(own, requires_grad=False) if isinstance(tensor, nn.Parameter) else own
+    merge_layers(made)
     return made
 
 
@@ -128,9 +130,10 @@ def _plan(config: Config, own: Model, model: nn.Module, shape: tuple[int, ...], 
     while type(method).build is OnTop.build:
         method = method.base
     changed = type(method).build is not Method.build
-    network = {"model": own.dump(), "method": method.dump() if changed else None}
+    plain = {"lora": Lora()}  # what is exported has its adapters merged
+    network = {"model": own.model_copy(update=plain).dump(), "method": method.dump() if changed else None}
     if changed and own != config.model.common:
-        network["common"] = config.model.common.dump()
+        network["common"] = config.model.common.model_copy(update=plain).dump()
     network |= {"shape": list(shape), "classes": classes, "ensemble": None}
     if isinstance(model, Ensemble):
         return {**network, "ensemble": {"kind": type(model).__name__.lower(), **model.plan()}}
@@ -140,13 +143,13 @@ def _plan(config: Config, own: Model, model: nn.Module, shape: tuple[int, ...], 
     return network
 
 
-def _as_graph(model: nn.Module, shape: tuple[int, ...], form: str, file: Path) -> None:
+def _as_graph(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, form: str, file: Path) -> None:
     """The computation itself, for any number of rows; what it holds of this machine's paths is taken out."""
     if form == "onnx":
         _need("onnx", "onnxscript", "onnxruntime")
     with _hushed():
         program = torch.export.export(
-            model, (torch.zeros(2, *shape),), dynamic_shapes=({0: torch.export.Dim("N", min=1)},)
+            model, (torch.zeros(2, *shape, dtype=dtype),), dynamic_shapes=({0: torch.export.Dim("N", min=1)},)
         )
         for node in program.graph.nodes:
             for key in node.meta.keys() - {"val", "tensor_meta"}:
@@ -226,10 +229,10 @@ def _built(plan: dict[str, Any]) -> nn.Module:
     sizes = tuple(plan["shape"]), plan["classes"]
 
     def make() -> Net:
-        net = model.build(*sizes)
+        net = model.made(*sizes)
         if method is None:
             return net
-        return method.build(net) if common is None else method.build_own(net, lambda: common.build(*sizes))
+        return method.build(net) if common is None else method.build_own(net, lambda: common.made(*sizes))
 
     ensemble = plan["ensemble"]
     methods.names()  # the ensembles come with the methods

@@ -53,4 +53,7 @@ def predictor_of(world: World, model: nn.Module) -> Predictor:
     preparation = data.preparation
     if preparation.images and source.of_pictures and source.size != "auto":
         preparation = preparation.model_copy(update={"any_size": True})  # as its own pictures were read
+    kinds = getattr(world.config.model, "kinds", None)
+    if preparation.tokens and kinds is not None:  # new ids must be among those the model has
+        preparation = preparation.model_copy(update={"reads": {**(preparation.reads or {}), "ids": kinds}})
     return Predictor(model.eval(), preparation, data.class_names, world.config.eval.batch, world.resident.device)

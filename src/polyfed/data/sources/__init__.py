@@ -13,6 +13,7 @@ from polyfed.data.sources import (
     motion,
     photographs,
     streets,
+    text,
 )
 from polyfed.data.sources.base import Dataset, Source, load_cached, source, sources
 
@@ -34,4 +35,5 @@ __all__ = [
     "source",
     "sources",
     "streets",
+    "text",
 ]

@@ -13,6 +13,7 @@ from polyfed.data.sources.base import Dataset, Source, source
 from polyfed.data.sources.found import Found, Item, Part, gathered
 from polyfed.data.sources.pictures import pixels
 from polyfed.data.sources.raw import Classes, as_labels, as_samples
+from polyfed.data.tokens import as_tokens
 from polyfed.errors import DataError, UsageError
 from polyfed.registry import param
 
@@ -26,6 +27,7 @@ class Arrays(Source):
 
     key: str = param(..., "fingerprint of the samples, as given by Arrays.hold")
     classes: Classes = param(None, "how many classes there are, or their names; by default those found")
+    tokens: bool = param(False, "whether samples are token ids: whole numbers [N, length], 0 for padding")
     live: bool | None = param(
         None,
         "whether items of data sets that change at random are read anew each epoch; false takes what was read once",
@@ -78,7 +80,8 @@ class Arrays(Source):
                 f"{found.moving} changes at random when it is read again: leave that to data.augment, or say "
                 "data.live=true (read anew each epoch) or data.live=false (taken as it was read once)"
             )
-        return found.dataset(self.name, self.classes, None if self.size == "auto" else self.size)
+        made = found.dataset(self.name, self.classes, None if self.size == "auto" else self.size)
+        return as_tokens(made) if self.tokens else made
 
     def reader(self) -> Callable[[int], np.ndarray] | None:
         if not self.live:

@@ -25,7 +25,7 @@ TABLES = (".csv", ".parquet")  # endings of files with a row per sample
 class Dataset:
     """All samples of a source: official training rows first, then official test rows.
 
-    Images are uint8 [N, H, W, C], anything else float32 with channels first; mean and std are per channel in raw
+    Images are uint8 [N, H, W, C], tokens int64 [N, length] with 0 for padding, anything else float32 with channels first; mean and std are per channel in raw
     units; users and domains are places in their tuples of names, or -1 for nobody. Test rows that have a user are that
     user's own test (or domain's, where a split goes by domain); where `pooled_users` is true, splitting by user takes
     both alike. Where samples are `incomplete`, a missing value is NaN, and is filled once the split is known. Where `y`
@@ -47,6 +47,8 @@ class Dataset:
     notes: dict[str, int] = field(default_factory=dict)
     incomplete: bool = False
     corrupted: bool = False  # whether that was done to it already
+    categories: tuple[int, ...] = ()  # how many categories each of the first columns has; the others are numbers
+    reads: dict[str, Any] | None = None  # how new text or new rows of a table are read, as plain data
     pixels: np.ndarray | None = None  # of masks: each class's pixels before any resizing, [N, C]
 
     def __post_init__(self) -> None:
@@ -58,6 +60,11 @@ class Dataset:
     def images(self) -> bool:
         """Whether x holds pixels."""
         return self.x.dtype == np.uint8
+
+    @property
+    def tokens(self) -> bool:
+        """Whether x holds token ids."""
+        return self.x.dtype == np.int64
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -106,18 +113,32 @@ def _complaint(data: Dataset) -> str:
         return f"{n} samples but {len(data.y)} labels"
     if not n or not 0 <= data.train <= n:
         return f"{data.train} training samples among {n}"
+    if data.tokens:
+        return _strange_tokens(data) or _strange_labels(data) or _strange_owners(data)
     if data.x.dtype not in (np.uint8, np.float32) or (data.images and data.x.ndim != 4):
         return f"samples must be uint8 images [N, H, W, C] or float32, not {data.x.dtype} {list(data.x.shape)}"
     if data.masks:
         return _strange_masks(data)
-    low, high = int(data.y.min()), int(data.y.max())
-    if low < 0 or high >= data.classes:
-        return f"labels run from {low} to {high}, expected 0 to {data.classes - 1}"
+    if strange_labels := _strange_labels(data):
+        return strange_labels
     strange = np.isinf if data.incomplete else _not_finite
     if not data.images and strange(data.x).any():
         row = int(np.flatnonzero(strange(data.x.reshape(n, -1)).any(axis=1))[0])
         return f"row {row} holds a value that is not a finite number"
     return _strange_owners(data)
+
+
+def _strange_labels(data: Dataset) -> str:
+    low, high = int(data.y.min()), int(data.y.max())
+    return (
+        f"labels run from {low} to {high}, expected 0 to {data.classes - 1}" if low < 0 or high >= data.classes else ""
+    )
+
+
+def _strange_tokens(data: Dataset) -> str:
+    if data.x.ndim != 2 or data.masks:
+        return f"tokens must be int64 [N, length] with one label each, not {list(data.x.shape)}"
+    return f"token ids are numbers from 0 (padding) on, and one is {data.x.min()}" if data.x.min() < 0 else ""
 
 
 def _strange_masks(data: Dataset) -> str:

@@ -12,6 +12,7 @@ from polyfed.data.sources.masks import read_mask, resized_masks
 from polyfed.data.sources.pictures import IMAGES, read_image
 from polyfed.data.sources.raw import Classes, Side, read_arrays
 from polyfed.data.sources.tables import Table
+from polyfed.data.tokens import as_tokens
 from polyfed.errors import DataError
 from polyfed.registry import param
 
@@ -32,6 +33,7 @@ class Folder(Source):
     root: Path = param(..., f"folder with one sub-folder per client: {EXPECTED}")
 
     classes: Classes = param(None, "how many classes there are, or their names; by default those found")
+    tokens: bool = param(False, "whether samples are token ids: whole numbers [N, length], 0 for padding")
 
     @property
     def natural_partition(self) -> str:
@@ -57,7 +59,8 @@ class Folder(Source):
             if not any(part.users == folder.name for part in parts if len(part.y)):
                 raise DataError(f"{self.name}: the client folder {folder} holds no samples")
         found = gathered(self.name, parts, [client.name for client in clients])
-        return found.dataset(self.name, classes, side, {"files_skipped": skipped} if skipped else {})
+        made = found.dataset(self.name, classes, side, {"files_skipped": skipped} if skipped else {})
+        return as_tokens(made) if self.tokens else made
 
     def _images(self, clients: list[Path], side: Side | None) -> "Contents":
         """Every image of every class folder of every client."""

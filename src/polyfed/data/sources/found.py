@@ -48,13 +48,18 @@ class Found:
     items: tuple[Item, ...] = ()
     moving: str = ""  # what gives something else when it is read again
 
-    def dataset(self, name: str, classes: Classes, side: Side | None, notes: dict[str, int] | None = None) -> Dataset:
-        """The checked data set; images of different sizes are brought to one side, if there is one."""
+    def dataset(
+        self, name: str, classes: Classes, side: Side | None, notes: dict[str, int] | None = None, **told: Any
+    ) -> Dataset:
+        """The checked data set; images of different sizes are brought to one side, if there is one.
+
+        `told` are further fields of the data set.
+        """
         x = self.x if isinstance(self.x, np.ndarray) else self._of_one_size(name, self.x, side)
         y, class_names = class_names_of(self.y, classes, name)
         mean, std = pixel_statistics(x[: self.train]) if x.dtype == np.uint8 and self.train else (None, None)
         of = (self.users, self.user_names)
-        return Dataset(name, x, y, self.train, class_names, mean, std, *of, *of, notes=notes or {})
+        return Dataset(name, x, y, self.train, class_names, mean, std, *of, *of, notes=notes or {}, **told)
 
     def _of_one_size(self, name: str, parts: list[np.ndarray], side: Side | None) -> np.ndarray:
         images = all(x.dtype == np.uint8 and x.ndim == 4 for x in parts)

@@ -1,12 +1,15 @@
 """A table that lists samples: who holds each, what it is, and whether it is an official test."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
+
+import numpy as np
 
 from polyfed.data.sources.base import TABLES, Dataset, Source, source
 from polyfed.data.sources.found import gathered
-from polyfed.data.sources.raw import Classes
-from polyfed.data.sources.tables import Columns, Table, has_column
+from polyfed.data.sources.raw import Classes, channel_statistics
+from polyfed.data.sources.tables import Columns, Table, category_ids, has_column
 from polyfed.errors import DataError
 from polyfed.registry import param
 
@@ -26,6 +29,9 @@ class Manifest(Source):
     features: tuple[str, ...] | None = param(
         None, "columns of numbers; by default all others, where there are no paths"
     )
+    categories: dict[str, tuple[str, ...]] = param({}, "columns of words, each with the categories it may hold")
+    normalise: bool = param(False, "numbers less their mean, by their spread, both over the official training rows")
+    missing: Literal["refuse", "mean"] = param("refuse", "what a missing number is: an error, or its client's mean")
     classes: Classes = param(None, "how many classes there are, or their names; by default those found")
 
     @property
@@ -44,6 +50,40 @@ class Manifest(Source):
         if self._table.suffix.lower() not in TABLES or not self._table.is_file():
             what = "does not exist" if not self._table.exists() else f"is no {' or '.join(TABLES)} file"
             raise DataError(f"{self.name}: {self._table} {what}")
-        table = Table(self._table, Columns(self.path, self.label, self.client, self.split, self.features))
-        side = None if self.size == "auto" else self.size
-        return gathered(self.name, table.parts(self.home(), side, self.classes)).dataset(self.name, self.classes, side)
+        names = (self.path, self.label, self.client, self.split, self.features)
+        table = Table(self._table, Columns(*names, tuple(self.categories), self.missing == "mean"))
+        if self._as_they_are:
+            side = None if self.size == "auto" else self.size
+            found = gathered(self.name, table.parts(self.home(), side, self.classes))
+            return found.dataset(self.name, self.classes, side)
+        return self._of_columns(table)
+
+    @property
+    def _as_they_are(self) -> bool:
+        return not (self.categories or self.normalise or self.missing == "mean")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many categories each column of words may hold."""
+        return tuple(len(words) for words in self.categories.values())
+
+    def _of_columns(self, table: Table) -> Dataset:
+        """Rows of ids and numbers: categories first, as they are declared, then the numbers."""
+        if table.of_pictures:
+            raise DataError(f"{self.name}: data.categories, normalise and missing are for numbers, not for pictures")
+        columns = {name: table.column(name) for name in self.categories}
+        numbers = table.numbers()
+        ids, notes = category_ids(columns, self.categories)
+        x = np.concatenate([ids, numbers], axis=1)
+        missing = int(np.isnan(numbers).sum())
+        notes |= {"missing_values": missing} if missing else {}
+        found = gathered(self.name, table.parts(self.home(), None, self.classes, x=x))
+        reads = {"table": {"categories": self.model_dump(mode="json")["categories"], "numbers": table.features}}
+        told = {"categories": self.sizes, "incomplete": missing > 0, "reads": reads}
+        made = found.dataset(self.name, self.classes, None, notes, **told)
+        return self._normalised(made) if self.normalise else made
+
+    def _normalised(self, data: Dataset) -> Dataset:
+        mean, std = channel_statistics(data.x[: data.train])
+        cut = len(self.categories)  # ids stay what they are
+        return replace(data, mean=(*[0.0] * cut, *mean[cut:]), std=(*[1.0] * cut, *std[cut:]))

@@ -1,6 +1,8 @@
 """Tables of samples, as CSV or Parquet: a row has a label, and numbers or the path of a picture."""
 
+import json
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +25,8 @@ class Columns(NamedTuple):
     client: str = "client"
     split: str = "split"
     features: tuple[str, ...] | None = None
+    words: tuple[str, ...] = ()  # columns that are read as text
+    missing: bool = False  # whether a number may be missing: it is NaN then
 
 
 class Table:
@@ -46,9 +50,17 @@ class Table:
         return {Path(path).parts[0] for path in self._words(self.columns.path)} if self.of_pictures else set()
 
     def parts(
-        self, root: Path, side: Side | None = None, classes: Classes = None, client: str | None = None
+        self,
+        root: Path,
+        side: Side | None = None,
+        classes: Classes = None,
+        client: str | None = None,
+        x: np.ndarray | None = None,
     ) -> list[Part]:
-        """Its training and test rows; pictures lie under `root`, and everything is one client's if it is given."""
+        """Its training and test rows; pictures lie under `root`, and everything is one client's if it is given.
+
+        Where `x` is given, it holds a sample for each row, made by whoever asks.
+        """
         labels, users, tests = self._labels(classes), self._users(client), self._tests()
         if self.of_pictures:
             files = [root / path for path in self._words(self.columns.path)]
@@ -57,20 +69,38 @@ class Table:
                 Part(str(file), read_image(file, side)[None], labels[at : at + 1], owners[at], bool(tests[at]))
                 for at, file in enumerate(files)
             ]
-        x = self._numbers()
+        x = self.numbers() if x is None else x
         return [
             Part(str(self.file), x[rows], labels[rows], users[rows] if isinstance(users, np.ndarray) else users, test)
             for rows, test in ((~tests, False), (tests, True))
         ]
 
+    def texts(self, name: str) -> list[str]:
+        """A column of text; a missing one is told."""
+        if name not in self.frame:
+            raise DataError(
+                f"{self.file} has no column '{name}'; its columns are {', '.join(map(str, self.frame.columns[:10]))}"
+            )
+        return self._words(name)
+
+    def column(self, name: str) -> list[str | None]:
+        """A column of words, of which some may be missing."""
+        if name not in self.frame:
+            raise DataError(f"{self.file} has no column '{name}', which data.categories names")
+        column = self.frame[name]
+        return [None if gone else str(word) for word, gone in zip(column.tolist(), column.isna().tolist(), strict=True)]
+
     def _read(self) -> Frame:
         import pandas
 
-        named = dict.fromkeys(self.columns[:4], str)
+        named = dict.fromkeys((*self.columns[:4], *self.columns.words), str)
         try:
             file = plain_file(self.file)
             if self.file.suffix.lower() == ".parquet":
                 return pandas.read_parquet(file)
+            if self.file.suffix.lower() == ".jsonl":
+                lines = file.read_text(encoding="utf-8-sig").splitlines()
+                return pandas.DataFrame([json.loads(line) for line in lines if line.strip()])
             # without index_col=False, lines longer than the first would push the values into other columns
             how = {"index_col": False, "keep_default_na": False, "na_values": [""], "low_memory": False}
             with warnings.catch_warnings(action="error", category=pandas.errors.ParserWarning):
@@ -127,28 +157,56 @@ class Table:
                 raise DataError(f"{self.file}: {self._row(at)} has '{word}' in the column '{name}', {expected}")
         return np.array(words, str) == "test"
 
-    def _numbers(self) -> np.ndarray:
-        """The feature columns as float32 [N, columns]."""
-        used = self.columns[:4]
-        names = self.columns.features or [name for name in self.frame.columns if name not in used]
+    @property
+    def features(self) -> list[str]:
+        """The columns of numbers."""
+        used = (*self.columns[:4], *self.columns.words)
+        named = self.columns.features or [str(name) for name in self.frame.columns]
+        return [
+            name for name in named if name not in used or (self.columns.features and name not in self.columns.words)
+        ]
+
+    def numbers(self) -> np.ndarray:
+        """The feature columns as float32 [N, columns]; a missing number is NaN, where it may be missing."""
+        names = self.features
+        if not names and self.columns.words:
+            return np.zeros((len(self.frame), 0), np.float32)
         if not names:
             raise DataError(f"{self.file} has neither a column '{self.columns.path}' nor columns of numbers")
         for name in names:
             if name not in self.frame:
                 raise DataError(f"{self.file} has no column '{name}', which data.features names")
             column = self.frame[name]
-            self._complete(name, column)
+            if not self.columns.missing:
+                self._complete(name, column)
             if column.dtype.kind not in "uifb":
                 strange = next(at for at, value in enumerate(column.tolist()) if not _is_number(value))
                 told = f"{column.tolist()[strange]!r} in {self._row(strange)}"
                 raise DataError(
                     f"{self.file}: the column '{name}' holds {told}, and features are numbers: data.features names them"
                 )
-        return self.frame[list(names)].to_numpy(np.float32)
+        return self.frame[names].to_numpy(np.float32)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
+
+
+def category_ids(
+    columns: Mapping[str, Sequence[str | None]], declared: Mapping[str, Sequence[str]]
+) -> tuple[np.ndarray, dict[str, int]]:
+    """Columns of words as ids from 1 on [N, columns]; 0 for a word that is not declared or is missing, and their count.
+
+    The categories are declared, not collected: which words a client holds is its own affair.
+    """
+    rows, notes = len(next(iter(columns.values()), ())), {"unseen_categories": 0, "missing_categories": 0}
+    ids = np.zeros((rows, len(columns)), np.float32)
+    for at, (name, words) in enumerate(columns.items()):
+        place = {word: id for id, word in enumerate(declared[name], 1)}
+        ids[:, at] = [0 if word is None else place.get(word, 0) for word in words]
+        notes["missing_categories"] += sum(word is None for word in words)
+        notes["unseen_categories"] += sum(word is not None and word not in place for word in words)
+    return ids, {name: count for name, count in notes.items() if count}
 
 
 def has_column(file: Path, name: str) -> bool:
@@ -158,6 +216,9 @@ def has_column(file: Path, name: str) -> bool:
             from pyarrow import parquet
 
             return name in parquet.read_schema(file).names
+        if file.suffix.lower() == ".jsonl":
+            with plain_file(file).open(encoding="utf-8-sig") as lines:
+                return name in json.loads(lines.readline())
         import pandas
 
         return name in pandas.read_csv(plain_file(file), nrows=0, encoding="utf-8-sig")
