@@ -35,7 +35,7 @@ def federation() -> tuple[Arrays, dict[str, Any]]:
 
 def run(name: str, out: Path, model: str = "mlp-bn", **keys: Any) -> polyfed.Result:
     data, split = federation()
-    own = {k: v for k, v in SMALL.get(name, {}).items() if k.startswith(("method.", "split."))}
+    own = {k: v for k, v in SMALL.get(name, {}).items() if k.startswith(("method.", "split.", "model.lora."))}
     base = {
         "method": {"name": name},
         "data": data,

@@ -174,7 +174,7 @@ def test_with_local_buffers_no_statistic_is_sent(ride: Riding, name: str) -> Non
 
 
 def _method_keys(name: str) -> dict[str, Any]:
-    return {k: v for k, v in SMALL.get(name, {}).items() if k.startswith("method.")} | _public(name)
+    return {k: v for k, v in SMALL.get(name, {}).items() if k.startswith(("method.", "model.lora."))} | _public(name)
 
 
 def _public(name: str) -> dict[str, Any]:

@@ -239,6 +239,7 @@ def walk(trial, method, attack):
     """One round of a method under attack, merged with every defence; counts those that ran and those refused."""
     base = {**FIVE, "rounds": 1, "split.public": 20, "data.limit": 10, "method.name": method, "gate.median": 1e9}
     base |= {f"method.{key}": value for key, value in SMALL.items() if key in methods.get(method).model_fields}
+    base |= {"model.lora.rank": 2} if method == "fedlora" else {}
     try:
         run = trial.run(base | ATTACKS[attack])
         run.prepare()

@@ -1,8 +1,9 @@
 """New samples to predict: rows of a .npy, .npz or .csv file, a picture, or a folder of them."""
 
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from polyfed.data.preparation import Preparation
 from polyfed.data.sources.folder import files_in
 from polyfed.data.sources.pictures import IMAGES, read_image
 from polyfed.data.sources.raw import in_colour
+from polyfed.data.sources.tables import Columns, Table, category_ids
+from polyfed.data.tokens import Tokenizer
 from polyfed.errors import DataError, UsageError
 from polyfed.files import plain_file
 
@@ -28,6 +31,9 @@ def read_inputs(path: Path, preparation: Preparation) -> Inputs:
     if path.is_dir():
         return _pictures(path, preparation)
     ending = path.suffix.lower()
+    reads = preparation.reads or {}
+    if ending in (".csv", ".jsonl", ".txt") and ("text" in reads or "table" in reads):
+        return _words(path, reads)
     if ending in IMAGES:
         return Inputs("file", [path.name], _picture(path, preparation)[None])
     readers = {".npy": _array, ".npz": _array, ".csv": _table}
@@ -75,6 +81,36 @@ def _table(path: Path, preparation: Preparation) -> np.ndarray:
     if not np.array_equal(rows, np.clip(np.rint(rows), 0, 255)):
         raise DataError(f"{path} must hold whole numbers from 0 to 255: they are pixels")
     return rows.astype(np.uint8)
+
+
+def _words(path: Path, reads: Mapping[str, Any]) -> Inputs:
+    """Texts (a column `text`, or a line each) as tokens, or rows of a table with categories by the names of columns."""
+    text = reads.get("text")
+    if text is not None and path.suffix.lower() == ".txt":
+        try:
+            x = _tokens(text, plain_file(path).read_text(encoding="utf-8-sig").splitlines())
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} is no readable text: {error}") from None
+    elif text is not None:
+        column = str(text["column"])
+        x = _tokens(text, Table(path, Columns("", "", "", "", (column,), (column,))).texts(column))
+    else:
+        x = _table_rows(path, reads["table"])
+    return Inputs("row", list(map(str, range(len(x)))), x)
+
+
+def _tokens(text: Mapping[str, Any], texts: Sequence[str]) -> np.ndarray:
+    known = {key: value for key, value in text.items() if key != "column"}
+    return Tokenizer(**known).rows(texts)[0]
+
+
+def _table_rows(path: Path, told: Mapping[str, Any]) -> np.ndarray:
+    """Categories as ids, a word that was not declared as 0, then the numbers, in the order of the training table."""
+    declared, numbers = told["categories"], tuple(told["numbers"])
+    table = Table(path, Columns("", "", "", "", numbers, tuple(declared)))
+    x = table.numbers()
+    ids, _ = category_ids({name: table.column(name) for name in declared}, declared, len(x))
+    return np.concatenate([ids, x], axis=1)
 
 
 def _is_number(cell: str) -> bool:

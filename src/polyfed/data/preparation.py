@@ -112,6 +112,10 @@ class Preparation(Typed):
         if self.images:
             done.append("put the channels first: [N, H, W, C] becomes [N, C, H, W]")
         done.append("make it int64" if self.tokens else "make it float32")
+        if self.reads and "text" in self.reads:
+            done.insert(0, "make text tokens as `reads` says: lower-case words by hash or vocabulary, or bytes")
+        if self.reads and "table" in self.reads:
+            done.insert(0, "categories come first, as their places from 1 on in `reads`, 0 for any other word")
         if self.mean is not None:
             done.append("of every channel subtract its mean and divide by its std")
         return done

@@ -29,6 +29,8 @@ from polyfed.message import Bundle, Memory, Message, digest_of
 from polyfed.methods.base import Client, Method, Task
 from polyfed.models.base import Model, Net
 from polyfed.models.per_client import models_of
+from polyfed.models.table import TableMLP
+from polyfed.models.text import OfTokens
 from polyfed.params import Params, Slice, nothing
 from polyfed.parts.fit import Augment
 from polyfed.parts.resident import Resident
@@ -132,23 +134,21 @@ def check_masks(config: Config, federation: Federation) -> None:
 
 
 def check_inputs(config: Config, federation: Federation) -> None:
-    """Refuse a model that eats something else than what the data hold: numbers, tokens, or categories beside numbers."""
+    """Refuse a model that eats something else than the data hold: numbers, tokens, or categories beside numbers."""
     data = federation.dataset
     held = "tokens" if data.tokens else "categories" if data.categories else "numbers"
     for model in config.model.architectures:
-        if model.eats == held == "tokens" and len(data.x) and int(data.x.max()) >= model.kinds:  # type: ignore[attr-defined]
-            most = int(data.x.max())
-            raise UsageError(
-                f"{data.name} has the token id {most}, and model '{model.name}' has fewer: model.ids={most + 1}"
-            )
-        if held == model.eats == "categories" and data.categories != model.sizes:  # type: ignore[attr-defined]
-            raise UsageError(
-                f"{data.name} has columns of {list(data.categories)} categories: set model.categories to that"
-            )
-        if model.eats != held and not (held == "numbers" and model.eats == "categories"):
+        if model.eats != held and (held, model.eats) != ("numbers", "categories"):
             fitting = {"tokens": "text-bag or text-transformer", "categories": "table-mlp", "numbers": "mlp"}[held]
+            or_else = TOKENS if model.eats == "tokens" else ""
             told = f"model '{model.name}' eats {model.eats}, and {data.name} holds {held}"
-            raise UsageError(f"{told}: set model.name to {fitting}" + (TOKENS if model.eats == "tokens" else ""))
+            raise UsageError(f"{told}: set model.name to {fitting}{or_else}")
+        if isinstance(model, OfTokens) and (most := int(data.x.max(initial=0))) >= model.kinds:
+            told = f"model '{model.name}' has ids up to {model.kinds - 1}"
+            raise UsageError(f"{data.name} has the token id {most}, and {told}: set model.ids={most + 1}")
+        if isinstance(model, TableMLP) and held == "categories" and data.categories != model.sizes:
+            declared = list(data.categories)
+            raise UsageError(f"{data.name} has columns of {declared} categories: set model.categories={declared}")
 
 
 class World:

@@ -1,4 +1,6 @@
-"""FedLoRA: low-rank adapters (Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, 2022), averaged or personal.
+"""FedLoRA: low-rank adapters, averaged or personal.
+
+Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, 2022; its equation is in models/lora.py.
 
 Sharing adapters over a frozen network is FedIT's way (Zhang et al., Towards Building the Federated GPT, 2024); keeping
 them personal over what is shared is FedPer's idea on another slice. A frozen base is what every site starts from (its

@@ -97,7 +97,7 @@ class Model(Spec):
         return made
 
     def suited(self, data: Any) -> "Model":
-        """The model for a source: what the config leaves open and the source declares (ids, categories) is filled in."""
+        """The model for a source: what the config leaves open and the source declares (ids, say) is filled in."""
         own = {who: one.suited(data) for who, one in self.per_client.items()}
         return self.model_copy(update={"per_client": own}) if own else self
 

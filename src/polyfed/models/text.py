@@ -51,7 +51,7 @@ class Bag(nn.Module):
 
 @model("text-bag", paper="Joulin et al. 2017")
 class TextBag(OfTokens):
-    """The mean of learnt vectors (64) of a text's tokens, then a hidden layer of 64; the order of tokens is not seen."""
+    """The mean of learnt vectors (64) of a text's tokens, then a hidden layer of 64; their order is not seen."""
 
     def net(self, shape: tuple[int, ...], classes: int) -> Net:
         wide = self.wide(64)
@@ -128,7 +128,7 @@ class MeanOverTokens(nn.Module):
 
 @model("text-transformer", paper="Vaswani et al. 2017; Xiong et al. 2020 (pre-norm)")
 class TextTransformer(OfTokens):
-    """A small encoder: pre-norm blocks of width 64, learnt positions, the mean over tokens; `last` is the last block."""
+    """A small encoder: pre-norm blocks of width 64, learnt positions, the mean over tokens; BAVD cannot listen."""
 
     blocks: int = param(2, "blocks of attention", ge=1, le=24)
     heads: int = param(4, "heads of attention, which divide the width", ge=1)

@@ -30,7 +30,7 @@ NAMES = ("accuracy", "balanced", "head", "mid", "tail")
 LEFT_OUT = ("data.root", "data.key", "init", "device", "engine.", "track.", "checkpoint.", "eval.")  # of this machine
 USE = {
     "safetensors": "`model.safetensors` holds the weights by name, `model.json` how the network is built again.",
-    "onnx": "`model.onnx` takes `x` (float32, any number of rows, prepared as below) and gives `logits`.",
+    "onnx": "`model.onnx` takes `x` (any number of rows, prepared as below) and gives `logits`.",
     "torch-export": "`torch.export.load('model.pt2').module()` takes prepared rows, any number of them, and gives "
     "logits. Torch's loader trusts the file it is given; `polyfed predict` looks it through first.",
 }

@@ -25,11 +25,12 @@ TABLES = (".csv", ".parquet")  # endings of files with a row per sample
 class Dataset:
     """All samples of a source: official training rows first, then official test rows.
 
-    Images are uint8 [N, H, W, C], tokens int64 [N, length] with 0 for padding, anything else float32 with channels first; mean and std are per channel in raw
-    units; users and domains are places in their tuples of names, or -1 for nobody. Test rows that have a user are that
-    user's own test (or domain's, where a split goes by domain); where `pooled_users` is true, splitting by user takes
-    both alike. Where samples are `incomplete`, a missing value is NaN, and is filled once the split is known. Where `y`
-    is uint8 [N, H, W], it holds masks: a class for every pixel, or 255 for none.
+    Images are uint8 [N, H, W, C], tokens int64 [N, length] with 0 for padding, anything else float32 with channels
+    first; mean and std are per channel in raw units; users and domains are places in their tuples of names, or -1
+    for nobody. Test rows that have a user are that user's own test (or domain's, where a split goes by domain);
+    where `pooled_users` is true, splitting by user takes both alike. Where samples are `incomplete`, a missing
+    value is NaN, and is filled once the split is known. Where `y` is uint8 [N, H, W], it holds masks: a class for
+    every pixel, or 255 for none.
     """
 
     name: str

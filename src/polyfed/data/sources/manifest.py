@@ -73,7 +73,7 @@ class Manifest(Source):
             raise DataError(f"{self.name}: data.categories, normalise and missing are for numbers, not for pictures")
         columns = {name: table.column(name) for name in self.categories}
         numbers = table.numbers()
-        ids, notes = category_ids(columns, self.categories)
+        ids, notes = category_ids(columns, self.categories, len(numbers))
         x = np.concatenate([ids, numbers], axis=1)
         missing = int(np.isnan(numbers).sum())
         notes |= {"missing_values": missing} if missing else {}

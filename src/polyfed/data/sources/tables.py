@@ -35,7 +35,7 @@ class Table:
     def __init__(self, file: Path, columns: Columns = Columns()):  # noqa: B008
         self.file, self.columns = file, columns
         self.frame = self._read()
-        if columns.label not in self.frame:
+        if columns.label and columns.label not in self.frame:
             found = ", ".join(map(str, self.frame.columns[:10]))
             raise DataError(f"{file} has no column '{columns.label}' for the labels; its columns are {found}")
 
@@ -93,7 +93,7 @@ class Table:
     def _read(self) -> Frame:
         import pandas
 
-        named = dict.fromkeys((*self.columns[:4], *self.columns.words), str)
+        named = {name: str for name in (*self.columns[:4], *self.columns.words) if name}
         try:
             file = plain_file(self.file)
             if self.file.suffix.lower() == ".parquet":
@@ -160,11 +160,10 @@ class Table:
     @property
     def features(self) -> list[str]:
         """The columns of numbers."""
-        used = (*self.columns[:4], *self.columns.words)
-        named = self.columns.features or [str(name) for name in self.frame.columns]
-        return [
-            name for name in named if name not in used or (self.columns.features and name not in self.columns.words)
-        ]
+        words = self.columns.words
+        if self.columns.features is not None:
+            return [name for name in self.columns.features if name not in words]
+        return [name for name in self.frame.columns if name not in (*self.columns[:4], *words)]
 
     def numbers(self) -> np.ndarray:
         """The feature columns as float32 [N, columns]; a missing number is NaN, where it may be missing."""
@@ -193,13 +192,13 @@ def _is_number(value: Any) -> bool:
 
 
 def category_ids(
-    columns: Mapping[str, Sequence[str | None]], declared: Mapping[str, Sequence[str]]
+    columns: Mapping[str, Sequence[str | None]], declared: Mapping[str, Sequence[str]], rows: int
 ) -> tuple[np.ndarray, dict[str, int]]:
     """Columns of words as ids from 1 on [N, columns]; 0 for a word that is not declared or is missing, and their count.
 
     The categories are declared, not collected: which words a client holds is its own affair.
     """
-    rows, notes = len(next(iter(columns.values()), ())), {"unseen_categories": 0, "missing_categories": 0}
+    notes = {"unseen_categories": 0, "missing_categories": 0}
     ids = np.zeros((rows, len(columns)), np.float32)
     for at, (name, words) in enumerate(columns.items()):
         place = {word: id for id, word in enumerate(declared[name], 1)}

@@ -65,4 +65,5 @@ class Text(Source):
         tokenizer = self.tokenizer()
         x, notes = tokenizer.rows(table.texts(self.text))
         found = gathered(self.name, table.parts(self.home(), classes=self.classes, x=x))
-        return found.dataset(self.name, self.classes, None, notes, reads={"text": tokenizer.model_dump(mode="json")})
+        reads = {"text": {"column": self.text, **tokenizer.model_dump(mode="json")}}
+        return found.dataset(self.name, self.classes, None, notes, reads=reads)
