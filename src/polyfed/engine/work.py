@@ -137,6 +137,8 @@ def check_inputs(config: Config, federation: Federation) -> None:
     """Refuse a model that eats something else than the data hold: numbers, tokens, or categories beside numbers."""
     data = federation.dataset
     held = "tokens" if data.tokens else "categories" if data.categories else "numbers"
+    if config.method.no_ids and any(model.eats != "numbers" for model in config.model.architectures):
+        raise UsageError(f"method '{config.method.name}' cannot learn from {config.model.eats}: {config.method.no_ids}")
     for model in config.model.architectures:
         if model.eats != held and (held, model.eats) != ("numbers", "categories"):
             fitting = {"tokens": "text-bag or text-transformer", "categories": "table-mlp", "numbers": "mlp"}[held]

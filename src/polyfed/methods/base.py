@@ -44,6 +44,7 @@ class Method(Spec):
     family: ClassVar[str] = ""  # one of FAMILIES; by default global or personal, by who answers for a client
     cost: ClassVar[str] = "as FedAvg"  # what a round computes, in words
     no_masks: ClassVar[str] = ""  # why it cannot learn masks, in words; empty: it can
+    no_ids: ClassVar[str] = ""  # why it cannot learn from tokens or categories, in words; empty: it can
     edges: ClassVar[Mapping[str, str]] = EDGES  # what happens to a client that holds hardly anything, in words
     unbounded: ClassVar[str] = ""  # why one sample's part in a step cannot be bounded, in words; empty: it can
     presumes: ClassVar[str] = ""  # what its loss takes for known about all samples of a client, in words
@@ -296,6 +297,11 @@ class OnTop(Method):
     def no_masks(self) -> str:  # type: ignore[override]
         """Why the base cannot learn masks, if it cannot."""
         return self.base.no_masks
+
+    @property
+    def no_ids(self) -> str:  # type: ignore[override]
+        """Why the base cannot learn from ids, if it cannot."""
+        return self.base.no_ids
 
     def bind(self, task: Task) -> None:
         """Tell the base which experiment it runs in, too."""

@@ -40,6 +40,7 @@ class DistFL(Method):
 
     family = "clustered"
     no_masks = "it compares what models answer for whole images"
+    no_ids = "it extracts inputs by gradient, and an id has none"
     cost = "as FedAvg; where clusters are made, the server optimises z inputs, and every model answers them"
     edges = {"no BatchNorm": "clients send statistics of their activations when the server asks (no_bn)"}
     weighting = "uniform"

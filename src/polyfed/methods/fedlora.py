@@ -10,8 +10,7 @@ seed, or `init`), so it is never sent. The head is trained and averaged in every
 from typing import Literal
 
 from polyfed.errors import UsageError
-from polyfed.methods.base import Method, method
-from polyfed.models.base import Net
+from polyfed.methods.base import Method, Server, method
 from polyfed.models.lora import has_adapters
 from polyfed.params import Slice, everything, head, lora, nothing
 from polyfed.registry import param
@@ -45,8 +44,8 @@ class FedLoRA(Method):
         """What is trained and not kept: a frozen base is known to everybody."""
         return super().shared & self.trains
 
-    def build(self, model: Net) -> Net:
-        """Take a model that has adapters."""
-        if not has_adapters(model):
+    def start(self, server: Server) -> None:
+        """Refuse a model without adapters: nothing would be personal."""
+        if not has_adapters(server.model):
             raise UsageError("method 'fedlora' trains low-rank adapters, and the model has none: set model.lora.rank=4")
-        return model
+        super().start(server)

@@ -31,6 +31,8 @@ def is_samples(data: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):  # data.categories, say
+        return all(_is_plain(one) for one in value.values())
     if isinstance(value, list | tuple):
         return all(isinstance(one, PLAIN) for one in value)
     return isinstance(value, PLAIN)
