@@ -11,6 +11,7 @@ from polyfed.data.sources.arrays import Arrays
 from polyfed.data.sources.base import load_cached, sources
 from polyfed.data.tokens import Tokenizer, hashed
 from polyfed.errors import DataError, UsageError
+from polyfed.use.export import read
 
 KEYS = {"rounds": 2, "train.lr": 0.1, "engine.workers": 0, "model.width": 0.25}
 WORDS = {"good": ["fine", "great", "kind"], "bad": ["poor", "rude", "late"]}
@@ -57,7 +58,7 @@ def test_a_table_of_texts_is_learnt_and_answers_new_ones(tmp_path, ending):
     new = read_inputs(tmp_path / "new.txt", predictor.preparation)
     assert new.x.shape == (2, 6)
     out = result.export("safetensors", 0, tmp_path / "export")
-    assert np.allclose(polyfed.load(out).logits(new.x), predictor.logits(new.x), atol=1e-5)
+    assert np.allclose(read(out).logits(new.x), predictor.logits(new.x), atol=1e-5)
     with pytest.raises(UsageError, match="no token id from 0 to 63"):
         predictor.logits(np.full((1, 6), 64))
 
@@ -95,7 +96,7 @@ def test_categories_are_ids_and_what_is_not_declared_is_counted(tmp_path):
     assert data.x[:3, :2].tolist() == [[1, 1], [2, 2], [0, 1]]
     assert data.mean[:2] == (0.0, 0.0)
     assert data.mean[2] == pytest.approx(np.nanmean(data.x[:, 2]), rel=1e-5)
-    result = polyfed.run(KEYS, {"model.name": "table-mlp"}, data=section, rounds=8, out=tmp_path / "run")
+    result = polyfed.run(KEYS, {"model.name": "table-mlp"}, data=section, rounds=30, out=tmp_path / "run")
     assert result.config["model"]["categories"] == [2, 2]
     assert result["personal.accuracy"] > 0.8
     predictor = result.client(0)
@@ -105,5 +106,5 @@ def test_categories_are_ids_and_what_is_not_declared_is_counted(tmp_path):
     assert predictor.predict(new.x)[0] == 1
     with pytest.raises(DataError, match="line 7 has no value in the column 'age'"):
         load_cached(sources.build({**section, "missing": "refuse"}, "data"))
-    with pytest.raises(UsageError, match="set model.name to table-mlp"):
+    with pytest.raises(UsageError, match=r"set model.name to table-mlp"):
         polyfed.run(KEYS, {"model.name": "mlp"}, data=section, out=tmp_path / "other")

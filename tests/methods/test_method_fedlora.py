@@ -13,6 +13,7 @@ import polyfed
 from polyfed.data.sources.arrays import Arrays
 from polyfed.errors import Interrupted, UsageError
 from polyfed.params import head, lora
+from polyfed.use.export import read
 
 KEYS: dict[str, Any] = {
     "model.name": "text-transformer",
@@ -74,7 +75,7 @@ def test_only_the_shared_slice_goes_up(ride: Any, frozen: str) -> None:
 
 
 def test_a_model_without_adapters_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="set model.lora.rank=4"):
+    with pytest.raises(UsageError, match=r"set model.lora.rank=4"):
         run(tmp_path / "run", {"model.lora.rank": 0})
 
 
@@ -82,7 +83,7 @@ def test_an_export_has_plain_layers_and_answers_alike(tmp_path: Path) -> None:
     result = run(tmp_path / "run", rounds=1)
     x = opposites().load().x[:50]
     out = result.export("safetensors", 3, tmp_path / "export")
-    back = polyfed.load(out)
+    back = read(out)
     assert not any("lora" in name for name in back.state_dict())
     assert any("lora_b" in name for name in result.client(3).state_dict())
     torch.testing.assert_close(back.logits(x), result.client(3).logits(x), rtol=1e-5, atol=1e-5)
@@ -145,15 +146,25 @@ class StopAfterEachRound:
         """Not shown."""
 
 
+def written(folder: Path) -> dict[str, Any]:
+    """The same texts as a file, which other processes can read."""
+    data = opposites(4, 30).load()
+    rows = zip(data.x.tolist(), data.y.tolist(), data.users.tolist(), strict=True)
+    lines = [f"{' '.join(f'w{t}' for t in x if t)},{y},c{user}" for x, y, user in rows]
+    (folder / "texts.csv").write_text("\n".join(["text,label,client", *lines]) + "\n")
+    return {"data.name": "text", "data.file": str(folder / "texts.csv"), "data.length": 8, "data.ids": 64}
+
+
 @pytest.mark.slow
-def test_workers_flower_and_a_stop_change_no_bit(tmp_path: Path) -> None:
-    bits = run(tmp_path / "serial", rounds=2).fingerprint
-    assert run(tmp_path / "workers", {"engine.workers": 2}, rounds=2).fingerprint == bits
+@pytest.mark.parametrize("model", ["text-transformer", "text-bag"])
+def test_workers_flower_and_a_stop_change_no_bit(model: str, tmp_path: Path) -> None:
+    keys = {**ADAPTED, **written(tmp_path), "model.ids": None, "model.name": model, "rounds": 2}
+    bits = polyfed.run(keys, out=tmp_path / "serial").fingerprint
+    assert polyfed.run(keys, {"engine.workers": 2}, out=tmp_path / "workers").fingerprint == bits
     with pytest.raises(Interrupted):
-        run(tmp_path / "stopped", rounds=2, progress=StopAfterEachRound())
+        polyfed.run(keys, out=tmp_path / "stopped", progress=StopAfterEachRound())
     assert polyfed.resume(tmp_path / "stopped").fingerprint == bits
     if importlib.util.find_spec("flwr") is None:
         pytest.skip("flwr is not installed")
-    flower = {**ADAPTED, "engine": {"name": "flower"}}
-    del flower["engine.workers"]
-    assert polyfed.run(flower, data=opposites(), rounds=2, out=tmp_path / "flower").fingerprint == bits
+    flower = {key: value for key, value in keys.items() if key != "engine.workers"} | {"engine": {"name": "flower"}}
+    assert polyfed.run(flower, out=tmp_path / "flower").fingerprint == bits

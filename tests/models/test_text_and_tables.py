@@ -55,7 +55,7 @@ def test_a_table_model_tells_categories_apart_and_keeps_numbers():
     logits = net(x)
     assert len({tuple(row.tolist()) for row in logits}) == 4
     assert len(net.listens) == 2
-    with pytest.raises(UsageError, match="data.categories or model.categories"):
+    with pytest.raises(UsageError, match=r"data.categories or model.categories"):
         net_of("table-mlp", shape=(1,), categories=(2, 3))
 
 
@@ -86,5 +86,5 @@ def test_adapters_are_a_slice_on_the_layers_that_are_named():
     found = [entry.name for entry in Layout(net).floats if lora.test(entry)]
     assert len(found) == 2 * 2 * 2  # blocks, layers, A and B
     assert all(".query." in name or ".value." in name for name in found)
-    with pytest.raises(UsageError, match="fits no linear layer in the body of model 'mlp': it has trunk.fc1, last.fc2"):
+    with pytest.raises(UsageError, match=r"no linear layer in the body of model 'mlp': it has trunk.fc1, last.fc2"):
         net_of("mlp", lora={"rank": 2, "on": "*.query"})
