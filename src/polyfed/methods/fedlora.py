@@ -30,12 +30,12 @@ class FedLoRA(Method):
     newcomer = "the shared model, with adapters it trains at the end"
 
     @property
-    def personal(self) -> Slice:  # type: ignore[override]
+    def personal(self) -> Slice:
         """The adapters, where they are personal."""
         return lora if self.adapters == "personal" else nothing
 
     @property
-    def trains(self) -> Slice:  # type: ignore[override]
+    def trains(self) -> Slice:
         """Everything, or what is not frozen."""
         return everything if self.body == "trained" else lora | head
 

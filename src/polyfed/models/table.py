@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.errors import UsageError
-from polyfed.models.base import Net, model
+from polyfed.models.base import Model, Net, model
 from polyfed.models.blocks import chain, relus
 from polyfed.models.zoo import Zoo
 from polyfed.registry import param
@@ -40,7 +40,7 @@ class TableMLP(Zoo):
         """The number of categories of each column that has any."""
         return self.categories or ()
 
-    def suited(self, data: Any) -> "TableMLP":
+    def suited(self, data: Any) -> Model:
         """Take the categories that the source declares, where the config says nothing."""
         declared, own = getattr(data, "sizes", None), super().suited(data)
         return (

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.errors import UsageError
-from polyfed.models.base import Net, model
+from polyfed.models.base import Model, Net, model
 from polyfed.models.blocks import chain, relus
 from polyfed.models.zoo import Zoo
 from polyfed.registry import param
@@ -26,7 +26,7 @@ class OfTokens(Zoo):
         """How many ids there are."""
         return IDS if self.ids is None else self.ids
 
-    def suited(self, data: Any) -> "OfTokens":
+    def suited(self, data: Any) -> Model:
         """Take as many ids as the source says it gives, where the config says nothing."""
         said = getattr(data, "kinds", None)
         own = super().suited(data)
