@@ -59,7 +59,7 @@ def test_a_table_of_texts_is_learnt_and_answers_new_ones(tmp_path, ending):
     assert new.x.shape == (2, 6)
     out = result.export("safetensors", 0, tmp_path / "export")
     assert np.allclose(read(out).logits(new.x), predictor.logits(new.x), atol=1e-5)
-    with pytest.raises(UsageError, match="no token id.*from 0 to 63"):
+    with pytest.raises(UsageError, match=r"no token id.*from 0 to 63"):
         predictor.logits(np.full((1, 6), 64))
 
 
