@@ -33,7 +33,7 @@ def texts(folder, ending=".csv", rows=60):
 
 
 def test_words_have_the_same_ids_everywhere():
-    assert [hashed(word, 4096) for word in ("the", "food")] == [hashed("the", 4096), hashed("food", 4096)]
+    assert [hashed(word, 4096) for word in ("the", "food")] == [2506, 143]
     x, notes = Tokenizer(length=3).rows(["The food was  GOOD", "", "the"])
     assert x.dtype == np.int64
     assert x[0, 0] == x[2, 0] == hashed("the", 4096) > 0
