@@ -46,6 +46,7 @@ class Dataset:
     pooled_users: bool = False
     notes: dict[str, int] = field(default_factory=dict)
     incomplete: bool = False
+    unscaled: bool = False  # mean and std are still to come: from training rows alone, once the split is known
     corrupted: bool = False  # whether that was done to it already
     pixels: np.ndarray | None = None  # of masks: each class's pixels before any resizing, [N, C]
 
