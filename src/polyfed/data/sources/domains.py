@@ -2,7 +2,7 @@
 
 import bz2
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class DomainFolders(Domains):
                 skipped += others
         x = read_coloured(self.name, files, None if self.size == "auto" else self.size)
         notes = {"files_skipped": skipped} if skipped else {}
-        of = {"domains": np.array(domains, np.int64), "domain_names": self.domains, "notes": notes}
+        of: dict[str, Any] = {"domains": np.array(domains, np.int64), "domain_names": self.domains, "notes": notes}
         return Dataset(self.name, x, np.array(y, np.int64), len(y), names, **of, unscaled=True)
 
     def _top(self) -> Path:

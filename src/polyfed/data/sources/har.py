@@ -48,7 +48,7 @@ class UciHar(Source):
         x, y = x[keep], y[keep]
         known, users = np.unique(subject[keep], return_inverse=True)
         people = tuple(f"subject {number}" for number in known)
-        of = {"users": users, "user_names": people, "pooled_users": True}
+        of: dict[str, Any] = {"users": users, "user_names": people, "pooled_users": True}
         return Dataset(self.name, x, y, train, ACTIVITIES, **of, unscaled=True)
 
     def _wanted(self) -> list[int]:

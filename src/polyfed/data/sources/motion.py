@@ -1,7 +1,7 @@
 """Motion of people with a phone: WISDM's features of an app's users, HAPT's raw signals in windows."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -124,7 +124,7 @@ class Hapt(OfPeople):
         known, users = np.unique(people, return_inverse=True)
         names = tuple(f"user {person}" for person in known)
         notes = {"segments_too_short": short} if short else {}
-        of = {"users": users, "user_names": names, "notes": notes}
+        of: dict[str, Any] = {"users": users, "user_names": names, "notes": notes}
         return Dataset(self.name, x, np.array(y), len(y), HAPT, **of, unscaled=True)
 
     def _signal(self, folder: Path, experiment: int, person: int) -> np.ndarray:
