@@ -1,5 +1,6 @@
 """WISDM's features with missing values, and HAPT's raw signals in windows."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import polyfed
-from polyfed.data.federation import federation
+from polyfed.data.federation import Federation, federation
 from polyfed.data.partition import Users
 from polyfed.data.preparation import filled
 from polyfed.data.sources.motion import FEATURES, HAPT, Hapt, Wisdm
@@ -47,7 +48,6 @@ def test_missing_values_are_told(app: Path) -> None:
     assert data.x.shape == (20, 43)
     assert (data.user_names, data.class_names[4]) == (("user 7", "user 33"), "Sitting")
     assert data.notes == {"missing_values": 4 + 10}
-    assert data.mean[0] == 9.5
     fed = polyfed.federation(data={"name": "wisdm", "root": str(app)})
     assert fed.notes["missing_values"] == 14
     assert [client.name for client in fed.clients] == ["user 7", "user 33"]
@@ -66,6 +66,21 @@ def test_a_missing_value_is_the_mean_of_its_clients_training_rows(app: Path, wis
             assert made[row, at] == pytest.approx(expected)
     other = fed.clients[1].train.rows.numpy()  # user 7 never saw a YPEAK: it takes what the others' training rows say
     assert made[:10, FEATURES.index("YPEAK")] == pytest.approx(raw[other, FEATURES.index("YPEAK")].mean())
+
+
+def test_the_scale_comes_from_training_rows_alone(app: Path, wish: Any) -> None:
+    data = Wisdm(root=app).load()
+    assert (data.mean, data.std) == (None, None)
+    fed = federation(Wisdm(root=app), wish(Users(), None, test=0.3), 0)
+    train = np.sort(np.concatenate(fed.split.train))
+    assert fed.dataset.mean[0] == pytest.approx(data.x[train, 0].mean())
+    assert fed.dataset.std[0] == pytest.approx(data.x[train, 0].std())
+    assert fed.dataset.mean[0] != data.x[:, 0].mean()
+    louder = data.x.copy()
+    louder[np.concatenate(fed.split.test)] += 1000
+    again = Federation(replace(data, x=louder), fed.split)
+    assert (again.dataset.mean, again.dataset.std) == (fed.dataset.mean, fed.dataset.std)
+    assert again.preparation.mean == fed.preparation.mean  # what is shipped with a model is the same
 
 
 def test_test_rows_do_not_change_what_is_filled_in() -> None:

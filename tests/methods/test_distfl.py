@@ -127,6 +127,26 @@ def test_eqs_5_6_and_7_families_get_the_mean_of_their_models() -> None:
     assert torch.allclose(bench.server.state.responses, torch.stack(answers), atol=1e-9)  # for those who come later
 
 
+def with_statistics(bench: Bench, id: int, family: int, **more: float) -> Upload:
+    """All models answer alike, but a family's layers saw other inputs."""
+    upload = bench.upload(id, 0, **more)
+    upload.message.w[bench.server.shared.layout.n_weights :] += 3 * family
+    return upload
+
+
+def test_bn_statistics_group_models_that_answer_alike() -> None:
+    bench = Bench(small(knowledge="bn"))
+    uploads = [with_statistics(bench, k, f) for k, f in enumerate(FAMILIES)]
+    assert bench.go(uploads) == [1, 2, 3, 1, 2, 3]
+    assert "inputs" not in bench.server.state  # nothing is extracted
+    late = Bench(small(knowledge="bn"), clients=7)
+    late.go([with_statistics(late, k, f) for k, f in enumerate(FAMILIES)])
+    after = late.go([with_statistics(late, 6, 1)], round=2)
+    assert after[6] == after[1]
+    with pytest.raises(UsageError, match=r"needs batch normalisation"):
+        Bench(small(knowledge="bn"), net=without_norm)
+
+
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What the extraction is given; it gives back where it started."""
@@ -409,6 +429,7 @@ PAPER = {
     "linkage": "components",
     "warmup_rounds": 0,
     "recluster": "every",
+    "knowledge": "responses",
     "target": "preaggregate",
     "pre_norm_gate": 10.0,
     "no_bn": "stats",

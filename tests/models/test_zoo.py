@@ -9,7 +9,7 @@ from torch import nn
 
 from polyfed.errors import UsageError
 from polyfed.models import Net, bn_modules, models
-from polyfed.models.blocks import BasicBlock, group_norm
+from polyfed.models.blocks import BasicBlock, Bottleneck, group_norm
 from polyfed.rng import seeded
 
 torch.set_num_threads(1)
@@ -18,7 +18,7 @@ OURS = [name for name in models.names() if name != "own" and ":" not in name]
 OTHERS = {"text-bag", "text-transformer", "table-mlp"}  # test_text_and_tables.py
 ZOO = [name for name in OURS if not models.get(name).of_pixels and name not in OTHERS]  # and test_lraspp.py
 PLAIN = ["mlp", "lenet", "cnn", "cnn5", "tfcnn", "vgg8", "vgg11", "vgg16"]
-RESNETS = ["resnet8", "resnet18", "resnet20", "resnet32", "resnet56"]
+RESNETS = ["resnet8", "resnet18", "resnet20", "resnet32", "resnet50", "resnet56"]
 WITH_BN = [name for name in ZOO if models.get(name).norm == "bn"]
 
 
@@ -78,7 +78,7 @@ def test_bavd_listens_where_a_relu_ends(name):
     assert net.listens
     for place in net.listens:
         module = net.get_submodule(place)
-        assert isinstance(module, nn.ReLU | BasicBlock)
+        assert isinstance(module, nn.ReLU | BasicBlock | Bottleneck)
         module.register_forward_hook(lambda _m, _i, out, place=place: heard.setdefault(place, []).append(out))
     net(batch(name))
     assert set(heard) == set(net.listens)

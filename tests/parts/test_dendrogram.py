@@ -18,6 +18,7 @@ from polyfed.parts.dendrogram import (
     dendrogram,
     divergences,
     divergences_from,
+    gaussian_divergences,
     height_ratios,
     link,
     partition,
@@ -52,6 +53,14 @@ def test_eq_6_the_divergence_of_two_models_by_hand() -> None:
     assert found.diag().tolist() == [0, 0]
     assert found[0, 1] == found[1, 0] == pytest.approx((there + back) / 2)
     assert abs(there - back) > 0.01  # so that it matters that both directions count
+
+
+def test_the_divergence_of_normal_distributions_by_hand() -> None:
+    """KL(N(0, 1) || N(1, 4)) = ln 2 + 2/8 - 1/2, and back -ln 2 + 5/2 - 1/2; the second channel is the same."""
+    p, q = [[0.0, 5.0], [1.0, 2.0]], [[1.0, 5.0], [4.0, 2.0]]
+    found = gaussian_divergences(torch.tensor([p, q], dtype=torch.float64))
+    both = (math.log(2) + 2 / 8 - 1 / 2) + (-math.log(2) + 5 / 2 - 1 / 2)
+    assert found.tolist() == [[0, pytest.approx(both / 2 / 2)], [pytest.approx(both / 2 / 2), 0]]
 
 
 def test_eq_6_equals_the_divergence_of_the_concatenated_and_renormalised_responses() -> None:

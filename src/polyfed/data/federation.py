@@ -15,7 +15,7 @@ from polyfed.data.preparation import Preparation, filled, per_channel
 from polyfed.data.samples import BACKGROUND, VOID, Pool, Samples
 from polyfed.data.sources.base import Dataset, Source, load_cached
 from polyfed.data.sources.masks import resized_masks
-from polyfed.data.sources.raw import Side, resized, sides
+from polyfed.data.sources.raw import Side, channel_statistics, pixel_statistics, resized, sides
 from polyfed.data.split import Options, Split, split_dataset
 from polyfed.data.strata import Indices
 from polyfed.errors import UsageError
@@ -118,7 +118,7 @@ class Federation:
         ):
             if given and not dataset.images:
                 raise UsageError(f"data.{key}={value} is for images, and {dataset.name} holds none")
-        self.dataset, self.split, self.notes = dataset, split, dict(split.notes)
+        self.dataset, self.split, self.notes = _scaled(dataset, split), split, dict(split.notes)
         self.side: Side | None = None  # what images were resized to
         self.background = background
         self._check_background()
@@ -261,6 +261,15 @@ class Federation:
 def _row(client: ClientData) -> dict[str, Any]:
     sizes = {"train": len(client.train), "val": len(client.val), "test": len(client.test)}
     return {"id": client.id, "name": client.name, **sizes, "counts": client.counts.tolist()}
+
+
+def _scaled(dataset: Dataset, split: Split) -> Dataset:
+    """With the mean and std of all clients' training rows, where the source leaves them to the split."""
+    if not dataset.unscaled:
+        return dataset
+    rows = np.sort(np.concatenate(split.train))
+    mean, std = pixel_statistics(dataset.x[rows]) if dataset.images else channel_statistics(dataset.x[rows])
+    return replace(dataset, mean=mean, std=std, unscaled=False)
 
 
 def _resized(dataset: Dataset, side: Side) -> Dataset:

@@ -20,8 +20,8 @@ from polyfed.errors import UsageError
 from polyfed.message import Field, Message, Wire
 from polyfed.methods.base import Client, Method, Server, Upload, method, part_message
 from polyfed.params import everything
-from polyfed.parts.dendrogram import Linkage, partition, proportionate
-from polyfed.parts.invert import activation_statistics, bn_layers, extract, knowledge_of, responses
+from polyfed.parts.dendrogram import Knowledge, Linkage, partition, proportionate
+from polyfed.parts.invert import activation_statistics, bn_layers, bn_statistics, extract, knowledge_of, responses
 from polyfed.parts.membership import Clusters
 from polyfed.registry import param
 
@@ -54,14 +54,10 @@ class DistFL(Method):
     softness: float = param(2.0, "logits are divided by this many times their own size; 0: plain softmax", ge=0)
     threshold: Limit = param("auto", "divergence below which clients belong together")
     min_ratio: float = param(2.5, "auto: least ratio of heights that separates; 3 for up to 5 clients", gt=1)
-    linkage: Linkage = param(
-        "average", "what must be below: two clusters' mean divergence, any pair's (components), the first's (greedy)"
-    )
+    linkage: Linkage = param("average", "what is below: mean divergence, any pair's (components), the first's (greedy)")
     warmup_rounds: int = param(1, "rounds of one shared model before the first clustering", ge=0)
-    recluster: When = param(
-        "until_stable",
-        "how often clusters are made; until_stable: up to the same ones twice, or one five times in a row",
-    )
+    recluster: When = param("until_stable", "how often; until_stable: up to the same twice, or one five times in a row")
+    knowledge: Knowledge = param("responses", "what is compared: answers to extracted inputs, or BN statistics (bn)")
     target: Literal["preaggregate", "client0"] = param("preaggregate", "the model that is inverted")
     pre_norm_gate: float = param(10.0, "updates longer than this many medians stay out of the pre-aggregate", gt=0)
     no_bn: Literal["stats", "noise", "error"] = param("stats", "without BN: uploaded statistics, noise, or refuse")
@@ -82,8 +78,9 @@ class DistFL(Method):
 
     def start(self, server: Server) -> None:
         norms = bn_layers(server.model)
-        if self.no_bn == "error" and not norms:
-            raise UsageError("distfl needs batch normalisation in the model, or method.no_bn=stats or noise")
+        if not norms and (self.no_bn == "error" or self.knowledge == "bn"):
+            instead = "method.no_bn=stats or noise with method.knowledge=responses"
+            raise UsageError(f"distfl needs batch normalisation in the model, or {instead}")
         if norms and self.shared != everything:
             raise UsageError("distfl reads the statistics of batch normalisation: leave out buffers=local")
         Clusters.begin(server.state, server.shared, len(server.clients))
@@ -126,11 +123,12 @@ class DistFL(Method):
         state = server.state
         if not state.clustered and server.round <= self.warmup_rounds:
             server.say(f"warmup_rounds={self.warmup_rounds} leaves no round: clustered in the last one")
-        state.inputs = self.extract(server, uploads)
+        if self.knowledge == "responses":
+            state.inputs = self.extract(server, uploads)
         good, found = self.usable(server, uploads)
         if good:
             who, answers = [u.client for u in good], torch.stack(found)
-            groups, sim = partition(answers, self.threshold, self.min_ratio, self.linkage)  # eq. 6
+            groups, sim = partition(answers, self.threshold, self.min_ratio, self.linkage, self.knowledge)
             Clusters(state).settle(who, answers, groups)
             server.record("similarity", sim)
             server.record("similarity_clients", who)
@@ -162,8 +160,9 @@ class DistFL(Method):
 
     def usable(self, server: Server, uploads: Sequence[Upload]) -> tuple[list[Upload], list[Tensor]]:
         """Eq. 5: the uploads with finite responses, and these; who has none is left alone with the model it had."""
-        models = (server.model_of(u) for u in uploads)
-        answers = responses(server.frozen(server.shared), models, server.state.inputs, self.softness)
+        models, frozen = (server.model_of(u) for u in uploads), server.frozen(server.shared)
+        bn, inputs = self.knowledge == "bn", server.state.get("inputs")
+        answers = bn_statistics(frozen, models) if bn else responses(frozen, models, inputs, self.softness)
         server.resident.reset()  # hands the frozen copy back
         finite = [bool(torch.isfinite(a).all()) for a in answers]
         for upload in compress(uploads, (not fine for fine in finite)):
@@ -176,5 +175,5 @@ class DistFL(Method):
         late = [u for u in uploads if not server.state.placed[u.client]]
         good, answers = self.usable(server, late)
         for upload, answer in zip(good, answers, strict=True):
-            Clusters(server.state).join(upload.client, answer, server.model_of(upload))
+            Clusters(server.state).join(upload.client, answer, server.model_of(upload), self.knowledge)
         return [u for u in uploads if u in good or u not in late]

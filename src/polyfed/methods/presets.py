@@ -134,6 +134,7 @@ DISTFL: dict[str, Any] = {
     "linkage": "components",
     "warmup_rounds": 0,
     "recluster": "every",
+    "knowledge": "responses",
     "target": "preaggregate",
     "pre_norm_gate": 10.0,
     "no_bn": "stats",

@@ -1,6 +1,14 @@
 """What is trained: the zoo, and the user's own modules; every model is trunk + last + head, and says so."""
 
-from polyfed.models import lraspp, plain, resnet, table, text, vgg  # noqa: F401  (importing them fills the registry)
+from polyfed.models import (  # noqa: F401  (importing them fills the registry)
+    lraspp,
+    plain,
+    resnet,
+    resnet50,
+    table,
+    text,
+    vgg,
+)
 from polyfed.models.base import Ensemble, Model, Net, Pixels, bn_modules, model, models
 from polyfed.models.own import Wrapped, hold, own_model
 

@@ -142,3 +142,28 @@ class BasicBlock(nn.Module):
         out = self.relu1(self.norm1(self.conv1(x)))
         out = self.norm2(self.conv2(out))
         return self.relu2(out + self.shortcut(x))
+
+
+class Bottleneck(nn.Module):
+    """A 3x3 convolution between two of 1x1 around a shortcut, four times as wide as inside (He et al. 2016)."""
+
+    def __init__(self, into: int, inner: int, stride: int, norm: Callable[[int], nn.Module | None]):
+        super().__init__()
+        out = 4 * inner
+        self.conv1 = nn.Conv2d(into, inner, 1, bias=False)
+        self.norm1 = norm(inner) or nn.Identity()
+        self.relu1 = nn.ReLU()
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride, padding=1, bias=False)
+        self.norm2 = norm(inner) or nn.Identity()
+        self.relu2 = nn.ReLU()
+        self.conv3 = nn.Conv2d(inner, out, 1, bias=False)
+        self.norm3 = norm(out) or nn.Identity()
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or into != out:
+            self.shortcut = BasicBlock._project(into, out, stride, norm)
+        self.relu3 = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu1(self.norm1(self.conv1(x)))
+        out = self.norm3(self.conv3(self.relu2(self.norm2(self.conv2(out)))))
+        return self.relu3(out + self.shortcut(x))

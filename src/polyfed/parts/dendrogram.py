@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from polyfed.message import digest_of
@@ -14,6 +15,7 @@ from polyfed.parts.cluster import Labelled
 EQUAL = 1e-12  # models whose divergence is not above this differ by rounding alone
 FEW, FEW_RATIO = 5, 3.0  # up to FEW clients need a ratio of FEW_RATIO, because chance makes theirs larger
 Linkage = Literal["average", "components", "greedy"]
+Knowledge = Literal["responses", "bn"]  # what is known of a model: its answers, or the statistics of its BN layers
 
 
 def proportionate(lengths: Sequence[float], gate: float) -> list[bool]:
@@ -34,6 +36,22 @@ def divergences(responses: Tensor) -> Tensor:
 def divergences_from(one: Tensor, others: Tensor) -> Tensor:
     """Eq. 6, symmetrised, of one model's responses [z, C] from each of some others'."""
     return ((one - others) * (one.log() - others.log())).sum((1, 2)) / (2 * len(one))
+
+
+def gaussian_divergences_from(one: Tensor, others: Tensor) -> Tensor:
+    """The symmetric divergence of normal distributions, mean over channels; means and variances [2, channels]."""
+    (mean, var), (means, variances) = one, others.unbind(1)
+    spread = var / variances + variances / var - 2
+    return (spread + (mean - means).square() * (1 / var + 1 / variances)).mean(1) / 4
+
+
+def gaussian_divergences(statistics: Tensor) -> Tensor:
+    """The same between all of them [N, 2, channels]."""
+    each = torch.stack([gaussian_divergences_from(one, statistics) for one in statistics])
+    return ((each + each.T) / 2).clamp(min=0).fill_diagonal_(0)
+
+
+MEASURES = {"responses": (divergences, divergences_from), "bn": (gaussian_divergences, gaussian_divergences_from)}
 
 
 def canonical_order(responses: Tensor) -> list[int]:
@@ -125,15 +143,19 @@ def cut(sim: Tensor, threshold: float | Literal["auto"], min_ratio: float, linka
 
 
 def partition(
-    responses: Tensor, threshold: float | Literal["auto"], min_ratio: float, linkage: Linkage
+    known: Tensor,
+    threshold: float | Literal["auto"],
+    min_ratio: float,
+    linkage: Linkage,
+    knowledge: Knowledge = "responses",
 ) -> tuple[Partition, Tensor]:
-    """The clusters of models by their responses [N, z, C], and the divergences they were made from.
+    """The clusters of models by their responses [N, z, C] or statistics, and the divergences they were made from.
 
-    Everything is computed in an order that the responses fix, so that equal divergences are resolved alike for every
+    Everything is computed in an order that what is known fixes, so that equal divergences are resolved alike for every
     order of the clients.
     """
-    order = canonical_order(responses)
+    order = canonical_order(known)
     back = np.argsort(order).tolist()
-    sim = divergences(responses[order])
+    sim = MEASURES[knowledge][0](known[order])
     found = cut(sim, threshold, min_ratio, linkage)
     return replace(found, labels=as_they_come([found.labels[i] for i in back])), sim[back][:, back]

@@ -231,6 +231,16 @@ def responses(frozen: Frozen, models: Iterable[Params], inputs: Tensor, softness
     return found
 
 
+def bn_statistics(frozen: Frozen, models: Iterable[Params]) -> list[Tensor]:
+    """The running means and variances of each model's BN layers, one layer after the other: [2, channels]."""
+    found, layers = [], bn_layers(frozen.model)
+    for params in models:
+        frozen.params.set(params)
+        mean, var = (torch.cat([m.get_buffer(f"running_{what}") for m in layers]) for what in ("mean", "var"))
+        found.append(torch.stack([mean, var.clamp(min=1e-5)]).double().cpu())
+    return found
+
+
 def _in_input_chunks(x: Tensor) -> tuple[Tensor, ...]:
     return laid_out(x).split(-(-len(x) // INPUT_CHUNKS))
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polyfed.message import State
 from polyfed.params import Params
-from polyfed.parts.dendrogram import Partition, divergences_from
+from polyfed.parts.dendrogram import MEASURES, Knowledge, Partition
 
 UNDIVIDED = 5  # one cluster so many times in a row ends the search for more
 
@@ -91,17 +91,17 @@ class Clusters:
         state.responses = responses.new_ones(len(now), *responses.shape[1:])
         state.responses[list(clients)] = responses
 
-    def nearest(self, responses: Tensor) -> int | None:
+    def nearest(self, responses: Tensor, knowledge: Knowledge = "responses") -> int | None:
         """The cluster from whose members these responses diverge least on average; None if it is too much."""
         here = self.state.placed == 1
-        apart = divergences_from(responses, self.state.responses[here])
+        apart = MEASURES[knowledge][1](responses, self.state.responses[here])
         means = {n: float(apart[self.state.assigned[here] == n].mean()) for n in self.known()}
         near = [n for n in means if means[n] < self.state.threshold]
         return min(near, key=lambda n: means[n], default=None)
 
-    def join(self, client: int, responses: Tensor, params: Params) -> None:
+    def join(self, client: int, responses: Tensor, params: Params, knowledge: Knowledge = "responses") -> None:
         """Place a client that was absent: in the nearest cluster, or in one of its own that starts with its model."""
-        number = self.nearest(responses)
+        number = self.nearest(responses, knowledge)
         if number is None:
             self.open([client], params)
         else:

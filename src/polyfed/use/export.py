@@ -130,10 +130,9 @@ def _plan(config: Config, own: Model, model: nn.Module, shape: tuple[int, ...], 
     while type(method).build is OnTop.build:
         method = method.base
     changed = type(method).build is not Method.build
-    plain = {"lora": Lora()}  # what is exported has its adapters merged
-    network = {"model": own.model_copy(update=plain).dump(), "method": method.dump() if changed else None}
+    network = {"model": _structure(own), "method": method.dump() if changed else None}
     if changed and own != config.model.common:
-        network["common"] = config.model.common.model_copy(update=plain).dump()
+        network["common"] = _structure(config.model.common)
     network |= {"shape": list(shape), "classes": classes, "ensemble": None}
     if isinstance(model, Ensemble):
         return {**network, "ensemble": {"kind": type(model).__name__.lower(), **model.plan()}}
@@ -141,6 +140,12 @@ def _plan(config: Config, own: Model, model: nn.Module, shape: tuple[int, ...], 
         what = f"what answers in method '{config.method.name}' is a {type(model).__name__}"
         raise UsageError(f"{what}, which does not say how it is built again; export it as onnx or torch-export")
     return network
+
+
+def _structure(model: Model) -> dict[str, Any]:
+    """What builds a network: adapters are merged by now, and the file it started from is not asked for again."""
+    plain = model.model_copy(update={"lora": Lora()})
+    return {key: value for key, value in plain.dump().items() if key != "weights"}
 
 
 def _as_graph(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, form: str, file: Path) -> None:

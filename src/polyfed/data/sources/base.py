@@ -47,6 +47,7 @@ class Dataset:
     pooled_users: bool = False
     notes: dict[str, int] = field(default_factory=dict)
     incomplete: bool = False
+    unscaled: bool = False  # mean and std are still to come: from training rows alone, once the split is known
     corrupted: bool = False  # whether that was done to it already
     categories: tuple[int, ...] = ()  # how many categories each of the first columns has; the others are numbers
     reads: dict[str, Any] | None = None  # how new text or new rows of a table are read, as plain data

@@ -2,7 +2,7 @@
 
 import bz2
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -48,10 +48,9 @@ class DomainFolders(Domains):
                 files, y, domains = files + some, y + [c] * len(some), domains + [d] * len(some)
                 skipped += others
         x = read_coloured(self.name, files, None if self.size == "auto" else self.size)
-        mean, std = pixel_statistics(x) if len(x) else (None, None)
         notes = {"files_skipped": skipped} if skipped else {}
-        of = (np.array(domains, np.int64), self.domains)
-        return Dataset(self.name, x, np.array(y, np.int64), len(y), names, mean, std, None, (), *of, notes=notes)
+        of: dict[str, Any] = {"domains": np.array(domains, np.int64), "domain_names": self.domains, "notes": notes}
+        return Dataset(self.name, x, np.array(y, np.int64), len(y), names, **of, unscaled=True)
 
     def _top(self) -> Path:
         for place in (self.home() / self.folder, self.home()):

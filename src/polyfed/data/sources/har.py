@@ -7,7 +7,6 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from polyfed.data.sources.base import Dataset, Source, broken, find, source
-from polyfed.data.sources.raw import channel_statistics
 from polyfed.errors import DataError
 from polyfed.registry import param
 
@@ -48,9 +47,9 @@ class UciHar(Source):
         train = int(keep[: len(parts[0][1])].sum())
         x, y = x[keep], y[keep]
         known, users = np.unique(subject[keep], return_inverse=True)
-        mean, std = channel_statistics(x[:train] if train else x)
         people = tuple(f"subject {number}" for number in known)
-        return Dataset(self.name, x, y, train, ACTIVITIES, mean, std, users, people, pooled_users=True)
+        of: dict[str, Any] = {"users": users, "user_names": people, "pooled_users": True}
+        return Dataset(self.name, x, y, train, ACTIVITIES, **of, unscaled=True)
 
     def _wanted(self) -> list[int]:
         named = {"all": list(range(1, 31)), "distfl": DISTFL}

@@ -1,12 +1,11 @@
 """Motion of people with a phone: WISDM's features of an app's users, HAPT's raw signals in windows."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from polyfed.data.sources.base import Dataset, Source, misplaced, source
-from polyfed.data.sources.raw import channel_statistics
 
 ACTIVITIES = ("Walking", "Jogging", "Upstairs", "Downstairs", "Sitting", "Standing")
 FEATURES = (
@@ -56,11 +55,11 @@ class Wisdm(OfPeople):
             y,
             len(y),
             ACTIVITIES,
-            *channel_statistics(x),
-            users,
-            tuple(f"user {person}" for person in known),
+            users=users,
+            user_names=tuple(f"user {person}" for person in known),
             notes={"missing_values": missing} if missing else {},
             incomplete=missing > 0,
+            unscaled=True,
         )
 
     def _numbers(self, path: Path, rows: list[list[str]], columns: list[int]) -> np.ndarray:
@@ -125,8 +124,8 @@ class Hapt(OfPeople):
         known, users = np.unique(people, return_inverse=True)
         names = tuple(f"user {person}" for person in known)
         notes = {"segments_too_short": short} if short else {}
-        of = (*channel_statistics(x), users, names)
-        return Dataset(self.name, x, np.array(y), len(y), HAPT, *of, notes=notes)
+        of: dict[str, Any] = {"users": users, "user_names": names, "notes": notes}
+        return Dataset(self.name, x, np.array(y), len(y), HAPT, **of, unscaled=True)
 
     def _signal(self, folder: Path, experiment: int, person: int) -> np.ndarray:
         """All six channels of one recording, channels first."""
