@@ -258,14 +258,14 @@ class DPSGD(Budgeted):
         return [*told, "the number of samples of each client", *presumed, *super().outside(setting)]
 
 
-def _normal(secret: bool, *key: int | str) -> Callable[[Tensor], Tensor]:
+def _normal(secret: bool, seed: int, purpose: str, *key: int) -> Callable[[Tensor], Tensor]:
     """Standard normal noise: keyed by purpose, round and client in a simulation, secret between real sites.
 
     Secret noise never comes from torch's generator, which keeps 32 bits of its seed: all of them could be tried.
     """
     if secret:
         return _secret_normal
-    generator = torch.Generator().manual_seed(rng.number(*key))
+    generator = torch.Generator().manual_seed(rng.number(seed, purpose, *key))
     return lambda like: torch.randn(like.shape, generator=generator).to(like.device)
 
 
