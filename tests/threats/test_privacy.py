@@ -17,15 +17,17 @@ from polyfed.engine.selection import drawn, most_appearances
 from polyfed.engine.work import Job, World
 from polyfed.errors import DataError, Interrupted, RunFailed, UsageError
 from polyfed.files import Place
+from polyfed.measure.guarantee import privacy_sentence
 from polyfed.message import Message
 from polyfed.methods.base import methods
 from polyfed.threats.accountant import epsilon_of
-from polyfed.threats.privacy import NOMINAL, SECRET, Nominal, clipped
+from polyfed.threats.privacy import NOMINAL, PRESENCE, SECRET, Nominal, _normal, _secret_generator, clipped
 from trials import StopAfter
 
 pytest.importorskip("opacus", reason="skipped: no opacus")
 
 DP: dict[str, Any] = {"privacy.name": "dp-sgd", "privacy.noise": 1.0}
+KNOWN: dict[str, Any] = {"privacy.classes_known": True}
 USER: dict[str, Any] = {
     "privacy.name": "user",
     "privacy.noise": 1.0,
@@ -139,14 +141,14 @@ def keeps_to_its_steps(result):
 
 @pytest.mark.parametrize("name", SEVERAL_FITS)
 def test_methods_keep_to_the_steps_that_they_pay_for(trial, name):
-    keeps_to_its_steps(trial({**DP, "method.name": name, "rounds": 2, "train.epochs": 2}))
+    keeps_to_its_steps(trial({**DP, **KNOWN, "method.name": name, "rounds": 2, "train.epochs": 2}))
 
 
 @pytest.mark.slow
 def test_every_private_method_keeps_to_its_steps(trial):
     for name in (spec.name for spec in methods if spec.__module__.startswith("polyfed.")):
         if name != "local" and name not in SEVERAL_FITS and not any(name.startswith(start) for start in REFUSED):
-            keeps_to_its_steps(trial({**DP, "method.name": name, "rounds": 2, "split.public": 20}))
+            keeps_to_its_steps(trial({**DP, **KNOWN, "method.name": name, "rounds": 2, "split.public": 20}))
 
 
 REFUSED = {
@@ -163,7 +165,7 @@ REFUSED = {
 
 def test_every_method_is_private_or_refused_in_a_sentence(trial):
     for name in (spec.name for spec in methods if spec.__module__.startswith("polyfed.")):
-        config = config_of(trial.keys({**DP, "method.name": name}))
+        config = config_of(trial.keys({**DP, **KNOWN, "method.name": name}))
         why = next((why for start, why in REFUSED.items() if name.startswith(start)), None)
         if why is not None:
             with pytest.raises(UsageError, match=why):
@@ -171,6 +173,18 @@ def test_every_method_is_private_or_refused_in_a_sentence(trial):
         else:
             setting = World(config).setting
             assert setting.method.private_steps(20) >= 1, name
+            if setting.method.presumes:
+                with pytest.raises(UsageError, match="classes_known=true accepts that class presence is not protected"):
+                    World(config_of(trial.keys({**DP, "method.name": name})))
+
+
+def test_who_accepts_that_classes_are_known_reads_it_in_card_and_report(trial, cli):
+    result = trial({**DP, **KNOWN, "method.name": "map", "rounds": 1})
+    assert any(PRESENCE in outside for outside in result.summary["privacy"]["outside"])
+    assert PRESENCE in privacy_sentence(result.summary["privacy"])
+    cli("export", str(result.path), "--client", "0", "--out", str(result.path.parent / "shipped"))
+    cards = [p.read_text() for p in (result.path.parent / "shipped").rglob("*.md")]
+    assert any(PRESENCE in card for card in cards)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +203,16 @@ def test_what_cannot_be_private_is_refused(trial, changes, sentence):
 
 
 # ---- between real sites
+
+
+def test_secret_noise_is_normal_and_does_not_come_from_a_seed_of_32_bits():
+    draws = [_normal(True, 0, "dp-noise", 1, 0)(torch.zeros(100, 200)) for _ in range(2)]
+    assert not torch.equal(*draws)
+    assert draws[0].dtype == torch.float32
+    for values in draws:
+        assert float(values.mean()) == pytest.approx(0, abs=0.05)
+        assert float(values.std()) == pytest.approx(1, abs=0.03)
+    assert len({_secret_generator().bit_generator.state["state"]["key"].tobytes() for _ in range(9)}) == 9
 
 
 def test_real_sites_draw_secret_noise_and_keep_their_reports(trial):

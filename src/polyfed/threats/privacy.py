@@ -30,6 +30,7 @@ from polyfed.registry import Registry, Spec, contradiction, param
 from polyfed.threats.accountant import Accountant, Entry, need_opacus, noise_for
 
 SECRET = "secret noise, bits not reproducible"
+PRESENCE = "class presence is not protected"
 NORMS = "which mixes samples: set model=resnet8-gn"
 ROUNDING = 1e-4  # by which the length of a clipped update may exceed the bound in float32
 
@@ -196,6 +197,9 @@ class DPSGD(Budgeted):
         1e-5, "the chance with which the bound may fail; below 1 / samples of every client", gt=0, lt=1
     )
     reports: bool = param(False, "whether real sites tell losses and confusion counts, which are not covered")
+    classes_known: bool = param(
+        False, "whether a method may know which classes a client holds: class presence is then not protected"
+    )
 
     def check(self, setting: Setting) -> None:
         """Refuse what cannot be bounded example by example."""
@@ -210,6 +214,11 @@ class DPSGD(Budgeted):
                 )
         if method.unbounded:
             raise UsageError(f"privacy=dp-sgd cannot bound method '{method.name}': {method.unbounded}")
+        if method.presumes and not self.classes_known:
+            raise UsageError(
+                f"privacy=dp-sgd cannot bound method '{method.name}', which knows {method.presumes}: "
+                f"privacy.classes_known=true accepts that {PRESENCE}"
+            )
 
     def delta_of(self, clients: int) -> float:
         """The one given."""
@@ -233,7 +242,8 @@ class DPSGD(Budgeted):
         if cost is None:
             return None
         sigma, _, steps = cost
-        step = Private(self.clip, sigma, _normal(setting.secret, client))
+        draw = _normal(setting.secret, client.task.seed, "dp-noise", client.round, client.id)
+        step = Private(self.clip, sigma, draw)
         return PrivateFits(step, steps, _secret_generator if setting.secret else None)
 
     def keeps_reports(self, setting: Setting) -> bool:
@@ -243,28 +253,32 @@ class DPSGD(Budgeted):
     def outside(self, setting: Setting) -> list[str]:
         """Also the reports, and what the method takes for known."""
         told = [] if self.keeps_reports(setting) else ["reports: losses and confusion counts"]
-        presumed = [f"what the method takes for known: {setting.method.presumes}"] if setting.method.presumes else []
+        known = setting.method.presumes
+        presumed = [f"{PRESENCE} (the method knows {known})"] if known else []
         return [*told, "the number of samples of each client", *presumed, *super().outside(setting)]
 
 
-def _normal(secret: bool, client: Client) -> Callable[[Tensor], Tensor]:
-    """Standard normal noise: keyed by the client and the round in a simulation, secret between real sites."""
-    seed = secrets.randbits(63) if secret else rng.number(client.task.seed, "dp-noise", client.round, client.id)
-    generator = torch.Generator().manual_seed(seed)
+def _normal(secret: bool, seed: int, purpose: str, *key: int) -> Callable[[Tensor], Tensor]:
+    """Standard normal noise: keyed by purpose, round and client in a simulation, secret between real sites.
 
-    def draw(like: Tensor) -> Tensor:
-        def once() -> Tensor:
-            return torch.randn(like.shape, generator=generator)
+    Secret noise never comes from torch's generator, which keeps 32 bits of its seed: all of them could be tried.
+    """
+    if secret:
+        return _secret_normal
+    generator = torch.Generator().manual_seed(rng.number(seed, purpose, *key))
+    return lambda like: torch.randn(like.shape, generator=generator).to(like.device)
 
-        # four draws hide the holes that floating-point numbers leave in one (Holohan and Braghin 2021)
-        values = (once() + once() + once() + once()) / 2 if secret else once()
-        return values.to(like.device)
 
-    return draw
+def _secret_normal(like: Tensor) -> Tensor:
+    generator, shape = _secret_generator(), tuple(like.shape)
+    # four draws hide the holes that floating-point numbers leave in one (Holohan and Braghin 2021)
+    values = sum(generator.standard_normal(shape) for _ in range(4)) / 2
+    return torch.as_tensor(values, dtype=like.dtype, device=like.device)
 
 
 def _secret_generator() -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(secrets.randbits(63)))
+    """A generator with a key of 128 bits that nobody has seen."""
+    return np.random.Generator(np.random.Philox(key=secrets.randbits(128)))
 
 
 @privacy("user", paper="McMahan et al. 2018 (DP-FedAvg)")
@@ -327,9 +341,8 @@ class User(Budgeted):
             cost = self.round_cost(setting)
             assert cost is not None
             z, q, _ = cost
-            seed = rng.number(server.task.seed, "user-noise", server.round)
-            generator = torch.Generator().manual_seed(secrets.randbits(63) if setting.secret else seed)
-            noise = torch.randn(sent.shape, generator=generator).to(sent.device) * (z * self.clip)
+            draw = _normal(setting.secret, server.task.seed, "user-noise", server.round)
+            noise = draw(sent) * (z * self.clip)
             made = server.shared.copy()
             made.put(server.slice, sent + (total + noise) / (q * setting.task.clients), integers)
             return made
@@ -337,8 +350,9 @@ class User(Budgeted):
         return mean
 
     def outside(self, setting: Setting) -> list[str]:
-        """Also the reports."""
-        return ["reports: losses and confusion counts", "the server, which is trusted", *super().outside(setting)]
+        """Also the reports, and what a hello tells the server."""
+        told = ["reports: losses and confusion counts", "numbers of samples and classes in the records"]
+        return [*told, "the server, which is trusted", *super().outside(setting)]
 
 
 def clipped(update: Tensor, longest: float) -> tuple[Tensor, bool]:
