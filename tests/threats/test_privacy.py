@@ -205,7 +205,11 @@ def test_what_cannot_be_private_is_refused(trial, changes, sentence):
 # ---- between real sites
 
 
-def test_secret_noise_is_normal_and_does_not_come_from_a_seed_of_32_bits():
+def test_secret_noise_is_normal_and_does_not_come_from_a_seed_of_32_bits(monkeypatch):
+    def refused(*_):
+        raise AssertionError("torch keeps only 32 bits of a seed")
+
+    monkeypatch.setattr(torch, "Generator", refused)
     draws = [_normal(True, 0, "dp-noise", 1, 0)(torch.zeros(100, 200)) for _ in range(2)]
     assert not torch.equal(*draws)
     assert draws[0].dtype == torch.float32
