@@ -13,7 +13,9 @@ import polyfed
 from polyfed.data.augment import augmenter
 from polyfed.data.longtail import tail_sizes
 from polyfed.data.sources import Dataset, sources
+from polyfed.data.sources.arrays import Arrays
 from polyfed.data.sources.masks import folders, resized_masks
+from polyfed.data.sources.pictures import read_image
 from polyfed.errors import DataError, UsageError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -87,6 +89,17 @@ def test_a_long_tail_goes_by_pixels_and_leaves_every_folder_an_image() -> None:
     assert sizes == [4, 1, 1]
 
 
+def test_a_mirrored_test_has_the_long_tail_of_training() -> None:
+    x, y = masked.scenes(24)
+    y[y != 255] = 2 - y[y != 255]  # so that the order by pixels is not that of the labels
+    data = Arrays.hold(x[:12], y[:12], x[12:], y[12:])
+    made = federation(data=data, **{"split.longtail": 100, "split.test": "mirror"})
+    order = made.dataset.order
+    assert order.tolist() != [0, 1, 2]
+    assert [len(made.clients[c].train) for c in order] == [4, 1, 1]
+    assert [len(made.clients[c].test) for c in order] == [4, 1, 1]
+
+
 def test_class_folders_are_for_masks() -> None:
     with pytest.raises(UsageError, match=r"split.partition=class-folders needs masks"):
         polyfed.federation(data="digits", **{"split.partition": "class-folders"})
@@ -152,6 +165,80 @@ def test_own_folders_of_images_and_masks(tmp_path: Path) -> None:
     (tmp_path / "client1" / "masks" / "3.png").unlink()
     with pytest.raises(DataError, match=r"images/3.png has no mask; expected .*masks/3.png"):
         sources.build({"name": "folder", "root": str(tmp_path)}, "data").load()
+
+
+def own_folder(home: Path, x: np.ndarray, y: np.ndarray, **settings: Any) -> Any:
+    """One client's pictures and masks as a source."""
+    for row in range(len(x)):
+        masked.picture(home / "client" / "images" / f"{row}.png", x[row])
+        masked.picture(home / "client" / "masks" / f"{row}.png", y[row])
+    return sources.build({"name": "folder", "root": str(home), **settings}, "data")
+
+
+@pytest.mark.parametrize("settings", [{}, {"size": [6, 8]}])
+def test_a_mask_of_another_size_than_its_picture_is_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
+    x, y = masked.scenes(2)
+    own_folder(tmp_path, x, y)
+    masked.picture(tmp_path / "client" / "masks" / "1.png", y[1, :6])
+    with pytest.raises(DataError, match=r"images/1.png has 16 x 12 pixels, and its mask .*masks/1.png 16 x 6"):
+        sources.build({"name": "folder", "root": str(tmp_path), **settings}, "data").load()
+
+
+@pytest.mark.parametrize("settings", [{}, {"size": [6, 8]}])
+def test_a_scene_of_another_size_than_its_picture_is_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
+    x, y = masked.scenes(2)
+    for row, part in enumerate(("train", "test")):
+        masked.picture(tmp_path / part / f"0001TP_{row}.png", x[row])
+        masked.picture(tmp_path / f"{part}annot" / f"0001TP_{row}.png", y[row, :, : 16 - row])
+    with pytest.raises(DataError, match=r"test/0001TP_1.png has 16 x 12 .*testannot/0001TP_1.png 15 x 12"):
+        sources.build({"name": "camvid", "root": str(tmp_path), **settings}, "data").load()
+
+
+def test_pixels_of_own_masks_are_counted_before_resizing(tmp_path: Path) -> None:
+    x, _ = masked.scenes(2)
+    y = np.zeros((2, 12, 16), np.uint8)
+    y[:, ::2] = 1  # every second line, and
+    y[0, 0, 0] = 2  # one pixel, that a quarter of the size loses
+    small = own_folder(tmp_path, x, y, size=[6, 8]).load()
+    assert small.y.shape == (2, 6, 8)
+    assert np.unique(small.y).tolist() == [0]
+    assert small.class_names == ("0", "1", "2")
+    assert small.class_pixels.tolist() == [[96, 95, 1], [96, 96, 0]]
+
+
+def test_small_pictures_beside_masks_have_the_bits_of_pictures_alone(tmp_path: Path) -> None:
+    x, y = masked.scenes(2)
+    x[1] = x[1, :, :, :1]  # in colour, but all grey
+    small = own_folder(tmp_path, x, y, size=[6, 8]).load()
+    alone = [read_image(tmp_path / "client" / "images" / f"{row}.png", (6, 8)) for row in range(2)]
+    assert np.array_equal(small.x, np.stack(alone))
+
+
+@pytest.mark.parametrize(("settings", "most"), [({"classes": 3}, 2), ({"classes": ["a", "b"], "size": [6, 8]}, 1)])
+def test_an_unknown_value_of_a_mask_names_its_file(tmp_path: Path, settings: dict[str, Any], most: int) -> None:
+    x, y = masked.scenes(3)
+    y[y != 255] = 0
+    y[2, 1, 1] = 7
+    with pytest.raises(DataError, match=rf"masks/2.png holds 7, expected 0 to {most}, or 255 for no label"):
+        own_folder(tmp_path, x, y, **settings).load()
+
+
+def test_no_class_is_called_by_a_code(tmp_path: Path) -> None:
+    x, y = masked.scenes(2)
+    y[1, 1, 1] = 254
+    with pytest.raises(DataError, match=r"masks/1.png holds 254, expected 0 to 253, or 255 for no label"):
+        own_folder(tmp_path, x, y).load()
+
+
+def test_an_unknown_value_of_a_mask_in_arrays_names_their_file(tmp_path: Path) -> None:
+    x, y = masked.scenes(4)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    np.savez(tmp_path / "one" / "a.npz", x=x, y=y)
+    y[3, 1, 1] = 9
+    np.savez(tmp_path / "two" / "b.npz", x=x, y=y)
+    with pytest.raises(DataError, match=r"two/b.npz: the mask of row 3 holds 9, expected 0 to 2"):
+        sources.build({"name": "folder", "root": str(tmp_path), "classes": 3}, "data").load()
 
 
 def test_cityscapes_in_its_official_layout(tmp_path: Path) -> None:

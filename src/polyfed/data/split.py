@@ -142,9 +142,14 @@ def _pool(dataset: Dataset, n: int, factor: float, limit: int | None, seed: int)
     """The rows to divide: the first n of the pool, limited per class, then long-tailed."""
     labels, classes = dataset.labels[:n], dataset.classes
     rows = limited(labels, classes, limit, generator(seed, "limit"))
-    places = np.argsort(dataset.order)[labels[rows]]  # a long tail goes by the order of the classes
-    tail = rows[long_tail(places, classes, factor, generator(seed, "longtail"), at_least_one=dataset.masks)]
+    tail = _tail(dataset, rows, factor, generator(seed, "longtail"))
     return tail, noted(limit_left_out=n - len(rows), longtail_left_out=len(rows) - len(tail))
+
+
+def _tail(dataset: Dataset, rows: Indices, factor: float, rng: np.random.Generator) -> Indices:
+    """The rows that a long tail leaves, which goes by the order of the classes."""
+    places = np.argsort(dataset.order)[dataset.labels[rows]]
+    return rows[long_tail(places, dataset.classes, factor, rng, at_least_one=dataset.masks)]
 
 
 def _owned(dataset: Dataset, wanted: int | None, parts: list[Indices], seed: int) -> tuple[Indices, ...]:
@@ -257,7 +262,7 @@ def _mirrored(
         raise UsageError(f"split.test=mirror needs official test samples, and {dataset.name} has none for this split")
     labels = dataset.labels
     rng = generator(seed, "mirror")
-    rows = official[long_tail(labels[official], dataset.classes, options.longtail, rng)]
+    rows = _tail(dataset, official, options.longtail, rng)
     counts = np.stack([np.bincount(labels[part], minlength=dataset.classes) for part in parts])
     tests = [rows[test] for test in options.partition.mirror(counts, labels[rows], rng)]
     return tests, noted(mirror_left_out=len(official) - len(np.unique(np.concatenate(tests))))

@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from polyfed.data.fields import Kind, size_or_auto
-from polyfed.data.samples import BACKGROUND, VOID
-from polyfed.data.sources.masks import by_pixels, class_pixels, folders
+from polyfed.data.samples import BACKGROUND
+from polyfed.data.sources.masks import by_pixels, class_pixels, folders, unknown_value, value_pixels
 from polyfed.data.sources.raw import Numbers
 from polyfed.errors import DataError
 from polyfed.registry import Registry, Spec, param
@@ -149,12 +149,8 @@ def _strange_masks(data: Dataset) -> str:
         return f"masks must be uint8 [N, H, W] beside uint8 images [N, H, W, C], not {shapes}"
     if data.classes > BACKGROUND:
         return f"masks can have at most {BACKGROUND} classes, not {data.classes}"
-    found = np.flatnonzero(np.bincount(data.y.ravel(), minlength=256))
-    strange = [value for value in found.tolist() if data.classes <= value != VOID]
-    if strange:
-        row = int(np.flatnonzero((data.y == strange[0]).any((1, 2)))[0])
-        return f"the mask of row {row} holds {strange[0]}, expected 0 to {data.classes - 1}, or {VOID} for no label"
-    return _strange_owners(data)
+    strange = unknown_value(value_pixels(data.y), data.classes)
+    return f"the mask of row {strange[0]} {strange[1]}" if strange else _strange_owners(data)
 
 
 def _strange_owners(data: Dataset) -> str:

@@ -1,14 +1,15 @@
 """A folder with one sub-folder per client: arrays in .npz files, tables, or images in one folder per class."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from polyfed.data.samples import BACKGROUND, VOID
 from polyfed.data.sources.arrays import parts_of
 from polyfed.data.sources.base import TABLES, Dataset, Source, source
 from polyfed.data.sources.found import Part, gathered
-from polyfed.data.sources.masks import read_mask, resized_masks
+from polyfed.data.sources.masks import read_pair, resized_masks, unknown_value, value_pixels
 from polyfed.data.sources.pictures import IMAGES, read_image
 from polyfed.data.sources.raw import Classes, Side, read_arrays
 from polyfed.data.sources.tables import Table
@@ -22,6 +23,15 @@ EXPECTED = (
     "class folders of images, folders images and masks, .npz files (x, y), or tables (.csv, .parquet) with a column "
     "label"
 )
+
+
+class Contents(NamedTuple):
+    """What the clients' folders hold."""
+
+    parts: list[Part]
+    classes: Classes
+    skipped: int  # files
+    pixels: np.ndarray | None = None  # of masks: each class's pixels before any resizing, [N, C]
 
 
 @source("folder")
@@ -54,15 +64,16 @@ class Folder(Source):
         side = None if self.size == "auto" else self.size
         of_masks = any(_is_pair(client) for client in clients)
         read = self._rows if of_rows else self._masks if of_masks else self._images
-        parts, classes, skipped = read(clients, side)
+        parts, classes, skipped, pixels = read(clients, side)
         for folder in clients:
             if not any(part.users == folder.name for part in parts if len(part.y)):
                 raise DataError(f"{self.name}: the client folder {folder} holds no samples")
         found = gathered(self.name, parts, [client.name for client in clients])
-        made = found.dataset(self.name, classes, side, {"files_skipped": skipped} if skipped else {})
+        notes = {"files_skipped": skipped} if skipped else {}
+        made = found.dataset(self.name, classes, side, notes, pixels=pixels)
         return as_tokens(made) if self.tokens else made
 
-    def _images(self, clients: list[Path], side: Side | None) -> "Contents":
+    def _images(self, clients: list[Path], side: Side | None) -> Contents:
         """Every image of every class folder of every client."""
         per_client = {client: _subfolders(client, EXPECTED) for client in clients}
         classes = self._names(sorted({folder.name for folders in per_client.values() for folder in folders}))
@@ -73,11 +84,11 @@ class Folder(Source):
                 files, others = files_in(folder, IMAGES)
                 parts += [Part(str(file), read_image(file, side)[None], label, client.name) for file in files]
                 skipped += others
-        return parts, classes, skipped
+        return Contents(parts, classes, skipped)
 
-    def _masks(self, clients: list[Path], side: Side | None) -> "Contents":
+    def _masks(self, clients: list[Path], side: Side | None) -> Contents:
         """Every picture of every client's folder images/, and the mask of that name in its folder masks/."""
-        parts, skipped = [], 0
+        parts, values, skipped = [], [], 0
         for client in clients:
             if not _is_pair(client):
                 raise DataError(f"{self.name}: {client} must hold the folders images and masks, like the other clients")
@@ -87,13 +98,25 @@ class Folder(Source):
             for image in images:
                 if image.stem not in by_name:
                     raise DataError(f"{self.name}: {image} has no mask; expected {client / 'masks' / image.stem}.png")
-                mask = read_mask(by_name[image.stem])[None]
+                x, mask = (one[None] for one in read_pair(image, by_name[image.stem], side))
+                values.append(self._values(mask, str(by_name[image.stem])))
                 mask = mask if side is None else resized_masks(mask, side)
-                parts.append(Part(str(image), read_image(image, side)[None], mask, client.name))
+                parts.append(Part(str(image), x, mask, client.name))
             skipped += others + strange + len(by_name.keys() - {image.stem for image in images})
-        return parts, self.classes, skipped
+        pixels = np.concatenate(values or [np.zeros((0, VOID))])[:, :VOID]
+        found = int(np.flatnonzero(pixels.sum(0)).max(initial=0)) + 1
+        classes = found if self.classes is None else self.classes
+        return Contents(parts, classes, skipped, pixels[:, : _many(classes)])
 
-    def _rows(self, clients: list[Path], side: Side | None) -> "Contents":
+    def _values(self, masks: np.ndarray, where: str) -> np.ndarray:
+        """How many pixels of each value these masks have; one that is no class is refused."""
+        values = value_pixels(masks)
+        strange = unknown_value(values, BACKGROUND if self.classes is None else _many(self.classes))
+        if strange:
+            raise DataError(f"{self.name}: {where} {strange[1]}")
+        return values
+
+    def _rows(self, clients: list[Path], side: Side | None) -> Contents:
         """Every .npz file and table of every client; pictures that a table names lie beside it."""
         parts, skipped = [], 0
         for client in clients:
@@ -104,10 +127,17 @@ class Folder(Source):
                     parts += tables[file].parts(client, side, self.classes, client.name)
                 else:
                     whose = {"users": client.name, "users_test": client.name, "where": str(file)}
-                    parts += parts_of(*read_arrays(file), **whose)
+                    parts += self._known(parts_of(*read_arrays(file), **whose))
             named = {file.name for file in files}.union(*(table.beside for table in tables.values()))
             skipped += sum(path.name not in named for path in client.iterdir() if _visible(path))
-        return parts, self.classes, skipped
+        return Contents(parts, self.classes, skipped)
+
+    def _known(self, parts: list[Part]) -> list[Part]:
+        """The same, after every mask among them was looked through for values that are no class."""
+        for part in parts:
+            for row, mask in enumerate(part.y if part.y.ndim > 1 else ()):
+                self._values(mask[None], f"{part.where}: the mask of row {row}")
+        return parts
 
     def _names(self, found: list[str]) -> tuple[str, ...]:
         """The class folders' names, or those that were declared."""
@@ -119,7 +149,8 @@ class Folder(Source):
         return self.classes  # type: ignore[return-value]
 
 
-Contents = tuple[list[Part], Classes, int]
+def _many(classes: int | tuple[str, ...]) -> int:
+    return classes if isinstance(classes, int) else len(classes)
 
 
 def _subfolders(folder: Path, expected: str) -> list[Path]:

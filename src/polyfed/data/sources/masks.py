@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from polyfed.data.samples import VOID
+from polyfed.data.sources.pictures import read_image, resized_image
 from polyfed.data.sources.raw import Side, sides
 from polyfed.errors import DataError
 from polyfed.files import plain_file
@@ -12,7 +13,21 @@ from polyfed.files import plain_file
 
 def class_pixels(masks: np.ndarray, classes: int) -> np.ndarray:
     """How many pixels of every class each mask has: [N, C]."""
-    return np.stack([np.bincount(mask.ravel(), minlength=256)[:classes] for mask in masks])
+    return value_pixels(masks)[:, :classes]
+
+
+def value_pixels(masks: np.ndarray) -> np.ndarray:
+    """How many pixels of each of the 256 values each mask has: [N, 256]."""
+    return np.stack([np.bincount(mask.ravel(), minlength=256) for mask in masks])
+
+
+def unknown_value(values: np.ndarray, classes: int) -> tuple[int, str] | None:
+    """The first mask that holds a value which is no class, by its pixels of each value, and what is wrong with it."""
+    strange = np.argwhere(values[:, classes:VOID])
+    if not len(strange):
+        return None
+    row, above = strange[0].tolist()
+    return row, f"holds {classes + above}, expected 0 to {classes - 1}, or {VOID} for no label"
 
 
 def by_pixels(pixels: np.ndarray) -> np.ndarray:
@@ -44,6 +59,15 @@ def resized_masks(masks: np.ndarray, side: Side) -> np.ndarray:
         for new, old in zip(sides(side), masks.shape[1:], strict=True)
     )
     return np.ascontiguousarray(masks[:, down][:, :, across])
+
+
+def read_pair(image: Path, mask: Path, side: Side | None) -> tuple[np.ndarray, np.ndarray]:
+    """A picture [H, W, C], resized if a side is given, and its mask as it is; both must have been of one size."""
+    picture, labels = read_image(image, None), read_mask(mask)
+    if picture.shape[:2] != labels.shape:
+        sizes = [f"{one.shape[1]} x {one.shape[0]}" for one in (picture, labels)]
+        raise DataError(f"{image} has {sizes[0]} pixels, and its mask {mask} {sizes[1]}: they must be of one size")
+    return resized_image(picture, side), labels
 
 
 def read_mask(file: Path) -> np.ndarray:

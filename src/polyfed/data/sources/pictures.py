@@ -35,6 +35,13 @@ def pixels(picture: Any, side: Side | None = None) -> np.ndarray:
     return array[..., None] if array.ndim == 2 else array
 
 
+def resized_image(image: np.ndarray, side: Side | None) -> np.ndarray:
+    """The same of a picture [H, W, C] that was read at its own size."""
+    from PIL import Image
+
+    return pixels(Image.fromarray(image[..., 0] if image.shape[2] == 1 else image), side)
+
+
 def read_coloured(name: str, files: Sequence[Path], side: Side | None) -> np.ndarray:
     """Pictures as uint8 [N, H, W, 3], read one by one into one array; grey ones get their channels."""
     if not files:

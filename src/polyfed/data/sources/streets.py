@@ -8,8 +8,7 @@ import numpy as np
 
 from polyfed.data.samples import VOID
 from polyfed.data.sources.base import Dataset, Size, Source, size_of_images, source
-from polyfed.data.sources.masks import class_pixels, read_mask, resized_masks
-from polyfed.data.sources.pictures import read_image
+from polyfed.data.sources.masks import class_pixels, read_pair, resized_masks
 from polyfed.data.sources.raw import pixel_statistics
 from polyfed.errors import DataError
 from polyfed.registry import param
@@ -68,14 +67,15 @@ class Streets(Source):
         side = None if self.size == "auto" else self.size
         x, y, pixels = [], [], []
         for scene in scenes:
-            image, mask = read_image(scene.image, side), table[read_mask(scene.mask)]
+            image, read = read_pair(scene.image, scene.mask, side)
+            mask = table[read]
             pixels.append(class_pixels(mask[None], len(names)))
             y.append(mask if side is None else resized_masks(mask[None], side)[0])
             x.append(image)
-            if image.shape[:2] != y[-1].shape or image.shape != x[0].shape:
+            if image.shape != x[0].shape:
                 raise DataError(
-                    f"{self.name}: {scene.image} has {list(image.shape)} pixels, {scene.mask} {list(y[-1].shape)}, and "
-                    f"the first picture {list(x[0].shape)}; data.size=[H, W] brings all to one size"
+                    f"{self.name}: {scene.image} has {list(image.shape)} pixels, and the first picture "
+                    f"{list(x[0].shape)}; data.size=[H, W] brings all to one size"
                 )
         images = np.stack(x)
         known, domains = np.unique([scene.place for scene in scenes], return_inverse=True)
