@@ -30,9 +30,10 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 clients=of_clients(AFTER, 3, low, low + 0.4),
                 classes=[*of_classes("global", 2, low, 0.2, 0.1), *of_classes(AFTER, 3, low + 0.1, 0.3, 0.2)],
                 training=[
-                    {"round": 1, "client": 0, "status": "accepted"},
+                    {"round": 1, "client": 0, "status": "accepted", "attacker": 1, "weight": 0.25},
                     {"round": 2, "client": 1, "status": "rejected", "reason": "</script><b>norm</b>"},
                 ],
+                threats=[{"round": 1, "acc": low, "asr": 0.2}, {"round": 2, "acc": low, "asr": 0.1}],
                 arrays={
                     "clusters-000001": [[0, 0], [1, 0]],
                     "clusters-000002": [[0, 0], [1, 1]],

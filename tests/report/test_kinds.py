@@ -364,6 +364,34 @@ class TestUploads:
         assert [panel.title for panel in drawn("uploads", *runs).panels] == ["fedavg"]
 
 
+class TestThreats:
+    def test_accuracy_and_success_by_round(self, make: Make) -> None:
+        runs = [make(seed=s, threats=[{"round": 1}, {"round": 2, "acc": 0.4 + 0.2 * s, "asr": 0.1}]) for s in (0, 1)]
+        chart = drawn("attack", *runs)
+        assert [panel.title[-5:] for panel in chart.panels] == ["(ACC)", "(ASR)"]
+        (acc,), (asr,) = marks(chart), marks(chart, 1)
+        assert (acc.x, acc.seeds, asr.y) == ([2], [2], [0.1])
+        assert (*acc.y, *acc.spread) == pytest.approx((0.5, SPREAD))
+
+    def test_weights_by_client_and_round_with_attackers_marked(self, make: Make) -> None:
+        rows = [
+            {"round": 1, "client": 0, "status": "accepted", "attacker": 0, "weight": 0.75},
+            {"round": 1, "client": 1, "status": "accepted", "attacker": 0, "weight": 0.25},
+            {"round": 2, "client": 0, "status": "accepted", "attacker": 0, "weight": 1},
+            {"round": 2, "client": 1, "status": "rejected", "attacker": 1},
+        ]
+        (panel,) = drawn("weights", make(training=rows)).panels
+        assert (panel.x.names, panel.y.names) == (["1", "2"], ["clinic", "<b>lab</b> (attacker)"])
+        np.testing.assert_array_equal(panel.marks[0].values, [[0.75, 1], [0.25, np.nan]])
+
+    def test_a_defence_without_an_attack_has_no_figure(self, make: Make) -> None:
+        rows = [{"round": 1, "client": 0, "status": "accepted", "attacker": 0, "weight": 1}]
+        run = make(training=rows, threats=[{"round": 1, "attackers": 0}])
+        for kind in ("attack", "weights"):
+            with pytest.raises(DataError, match="it needs"):
+                drawn(kind, run)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_data_there_is_no_figure(make: Make, kind: str) -> None:
     with pytest.raises(DataError, match=f"nothing for the figure '{kind}': it needs"):

@@ -3,6 +3,7 @@
 import csv
 import itertools
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import polyfed
 from polyfed.config import deciding, identity, make_config
-from polyfed.engine.attacked import separated
+from polyfed.engine.attacked import Attacked, separated
 from polyfed.engine.checkpoint import restore_state, state_of
 from polyfed.engine.flower.deploy.schema import refuse_attack
 from polyfed.errors import Interrupted, UsageError
@@ -159,6 +160,35 @@ def test_a_boosted_update_is_stopped_by_the_gate_unless_it_may_pass(trial):
     boosted = FIVE | {"rounds": 1, "attack.name": "label-flip", "attack.count": 1, "attack.boost": 500}
     assert trial(boosted).summary["rejected"] == {"median": 1}
     assert trial(boosted | {"gate.median": 1e6}).summary["rejected"] == {}
+
+
+def test_attackers_whom_the_gate_stopped_are_told_apart_from_those_that_a_defence_missed(trial):
+    boosted = {"attack.name": "label-flip", "attack.clients": [1], "attack.boost": 500}
+    run = trial(FIVE | boosted | {"split.clients": 6, "defence.name": "multi-krum", "defence.f": 1})
+    for row in rows(run, "threats"):
+        assert [row[name] for name in ("attackers", "stopped", "tp", "fp", "fn")] == ["1", "1", "0", "1", "0"]
+    assert {r["suspect"] for r in rows(run, "training") if r["attacker"] == "1"} == {""}
+    found = run.summary["threats"]
+    assert (found["stopped"], found["precision"], found["recall"]) == (2, 0, None)
+
+
+@pytest.mark.parametrize("statuses", list(itertools.product(["accepted", "rejected", "failed"], repeat=2)))
+def test_every_attacker_that_sent_something_is_found_missed_or_stopped(statuses):
+    """Clients 1 and 2 attack; the defence names 0 and 1 of the uploads that reached it."""
+    told = [{"client": k, "status": status} for k, status in enumerate(["accepted", *statuses])]
+    reached = {row["client"]: row["client"] < 2 for row in told if row["status"] == "accepted"}
+    run = SimpleNamespace(
+        server=SimpleNamespace(round=1),
+        defender=SimpleNamespace(weights={}, suspects=reached),
+        progress=SimpleNamespace(threats={}),
+        world=SimpleNamespace(adversary=SimpleNamespace(acts=lambda client, round: client > 0)),
+    )
+    Attacked(run).judged(told)
+    found, sent = run.progress.threats, [status for status in statuses if status != "failed"]
+    assert found["tp"] + found["fn"] + found["stopped"] == len(sent)
+    assert found["stopped"] == statuses.count("rejected")
+    assert (found["tp"], found["fp"]) == (int(statuses[0] == "accepted"), 1)
+    assert [row["attacker"] for row in told] == [0, *(int(status != "failed") for status in statuses)]
 
 
 def test_a_run_says_what_it_does_not_defend(trial):

@@ -136,6 +136,42 @@ def test_nearest_neighbours_before_a_rule() -> None:
     assert float(judged("norm-clip", ROWS, f=1, pre="nnm", tau=3).mean) == pytest.approx((4 * 2.5 + 3) / 5)
 
 
+def test_bulyan_of_mixed_rows_weighs_the_uploads_they_are_made_of() -> None:
+    """The mixed rows are 3.5 six times and 20; the first five are chosen, and each is the mean of 1 to 6."""
+    found = judged("bulyan", (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 100.0), f=1, pre="nnm")
+    assert float(found.mean) == 3.5
+    assert found.weights is not None
+    assert found.weights.tolist() == pytest.approx([1 / 6] * 6 + [0])
+    assert found.suspects == [6]
+
+
+def test_irls_of_mixed_rows_weighs_the_uploads_they_are_made_of() -> None:
+    """The mixed rows are 2 three times, 3, and 4 three times, all trusted alike; 2, 3 and 4 are in each of them."""
+    found = judged("irls", (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0), f=2, pre="nnm")
+    assert float(found.mean) == pytest.approx(3)
+    assert found.weights is not None
+    assert (35 * found.weights).tolist() == pytest.approx([3, 4, 7, 7, 7, 4, 3])
+    assert found.suspects == []
+
+
+def test_irls_of_mixed_rows_suspects_whom_no_trusted_row_is_made_of() -> None:
+    found = judged("irls", ROWS, f=1, pre="nnm")
+    assert found.weights is not None
+    assert found.weights.tolist() == pytest.approx([0.25] * 4 + [0])
+    assert found.suspects == [4]
+
+
+def test_fltrust_of_mixed_rows_suspects_whom_no_trusted_row_is_made_of() -> None:
+    """The mixed rows are 4/3 twice and then below 0; the third upload is part of both that are trusted."""
+    case = case_of((3.0, 2.0, -1.0, -3.0, -4.0))
+    case.own_update = lambda: torch.tensor([1.0])
+    found = defences.build({"name": "fltrust", "f": 2, "pre": "nnm"}, "defence").average(case)
+    assert float(found.mean) == pytest.approx(1)
+    assert found.weights is not None
+    assert found.weights.tolist() == pytest.approx([1 / 3] * 3 + [0, 0])
+    assert found.suspects == [3, 4]
+
+
 def test_buffers_of_clipped_updates_take_the_median() -> None:
     """A weight and a buffer: the update of the weight is clipped, the buffer is the median."""
     case = case_of([[1.0, 5.0], [2.0, 6.0], [3.0, -900.0]])

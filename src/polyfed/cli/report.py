@@ -41,7 +41,7 @@ def figure(
     """One figure in print quality, with its data as CSV beside.
 
     KIND: rounds, bytes, seconds, holdings, tail, classes, groups, clients, ranks, change, scatter, clusters,
-    similarity, parameters, uploads.
+    similarity, parameters, attack, weights, uploads.
     """
     from polyfed.report.kinds import draw
     from polyfed.report.print import save

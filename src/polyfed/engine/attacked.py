@@ -54,12 +54,19 @@ class Attacked:
         return held
 
     def judged(self, rows: Sequence[Row]) -> None:
-        """Add to the rows of training.csv who attacked, and what the defence made of each; count what it found."""
+        """Add to the rows of training.csv who attacked, and what the defence made of each; count what it found.
+
+        Who sent nothing did not attack. Attackers whom the gate stopped are told as such: no defence could name them.
+        """
         self._row = None
         if not self.active:
             return
         number, defender = self.run.server.round, self.run.defender
-        acting = {row["client"] for row in rows if self.adversary and self.adversary.acts(row["client"], number)}
+        came = {row["client"]: row["status"] for row in rows if row["status"] != "failed"}
+        acting = {client for client in came if self.adversary and self.adversary.acts(client, number)}
+        stopped = {client for client in acting if came[client] == "rejected"}
+        total = self.run.progress.threats
+        total["stopped"] = total.get("stopped", 0) + len(stopped)
         weights, suspects = (defender.weights, defender.suspects) if defender is not None else ({}, {})
         for row in rows:
             client = row["client"]
@@ -71,10 +78,9 @@ class Attacked:
             named = {client for client, suspected in suspects.items() if suspected}
             caught = {"tp": len(named & acting), "fp": len(named - acting), "fn": len((acting & set(suspects)) - named)}
             found = {"suspects": len(named), **caught}
-            total = self.run.progress.threats
             for what, count in caught.items():
                 total[what] = total.get(what, 0) + count
-        self._row = {"round": number, "attackers": len(acting), **found}
+        self._row = {"round": number, "attackers": len(acting), "stopped": len(stopped), **found}
 
     def record(self, round: int) -> None:
         """Write the round's row of threats.csv."""
@@ -149,6 +155,7 @@ class Attacked:
             "attack": run.config.attack.name,
             "defence": run.config.defence.name,
             "attackers": sorted(self.adversary.attackers) if self.adversary else [],
+            "stopped": found.get("stopped", 0),
             **{rate: found.get(rate) for rate in RATES},
             "precision": tp / (tp + fp) if tp + fp else None,
             "recall": tp / (tp + fn) if tp + fn else None,

@@ -37,7 +37,7 @@ class Progress:
     best: dict[str, Any] | None = None  # the round chosen on validation, with its numbers
     last: dict[str, Any] = field(default_factory=dict)  # the numbers of the last evaluation
     privacy: dict[str, list[list[float]]] = field(default_factory=dict)  # by client: (sigma, q, steps) spent
-    threats: dict[str, Any] = field(default_factory=dict)  # tp, fp and fn of all rounds; acc and asr of the last
+    threats: dict[str, Any] = field(default_factory=dict)  # tp, fp, fn, stopped of all rounds; acc, asr of the last
     phase_one: dict[str, Any] | None = None  # the run whose rounds are this one's, and what they had spent
 
 

@@ -21,13 +21,14 @@ FIELDS = {
         "round", "attempt", "client", "status", "reason", "samples", "steps", "loss", "skipped_batches",
         "eval_mode_steps", "bytes_down", "bytes_up", "seconds", "attacker", "weight", "suspect",
     ],
-    "threats": ["round", "acc", "asr", "attackers", "suspects", "tp", "fp", "fn", "separated"],
+    "threats": ["round", "acc", "asr", "attackers", "suspects", "tp", "fp", "fn", "separated", "stopped"],
     "privacy": ["round", "client", "sigma", "q", "steps", "epsilon"],
     "spent": ["round", "seconds", *PHASES, "bytes_up", "bytes_down", "bytes_eval"],
 }  # fmt: skip
 OF_MASKS = {"rounds": ["miou"], "clients": ["miou"], "classes": ["iou"]}  # what the tables of masks have beside
 
-LATER = {"training": ("attacker", "weight", "suspect")}  # columns that records of an earlier version lack
+# columns that records of an earlier version lack
+LATER = {"training": ("attacker", "weight", "suspect"), "threats": ("stopped",)}
 
 
 class Recorder:

@@ -30,6 +30,7 @@ SECTIONS = {
     "Classes": ("groups", "classes"),
     "Clients": ("clients", "change", "scatter"),
     "Clusters": ("clusters", "similarity", "parameters"),
+    "Attack and defence": ("attack", "weights"),
     "Uploads that did not count": ("uploads",),
 }
 THEMES: Mapping[str, Mapping[str, str]] = {

@@ -126,6 +126,11 @@ class Verdict:
     idle: bool = False  # whether it was a plain average
 
 
+def _without_say(weights: Array) -> list[int]:
+    """Whose weight is zero."""
+    return np.flatnonzero(weights == 0).tolist()
+
+
 class Defence(Spec):
     """A rule that takes the place of the plain average of models."""
 
@@ -191,7 +196,7 @@ class Weighing(Defence):
     def judge(self, case: Case) -> Verdict:
         """The mean with these weights; a client whose weight is zero is suspect."""
         weights = case.unmixed(self.weigh(case.gram, case))
-        suspects = np.flatnonzero(weights == 0).tolist() if self.names_suspects else None
+        suspects = _without_say(weights) if self.names_suspects else None
         return Verdict(robust.weighted(case.rows, weights), weights, suspects)
 
 
@@ -257,9 +262,8 @@ class Bulyan(Defence):
         mix = None if case.mix is None else case.mix[chosen]
         rows = case.weights if mix is not None else [case.weights[i] for i in chosen]
         mean = robust.by_blocks(rows, lambda columns: robust.nearest_median(columns, case.f), mix)
-        suspects = sorted(set(range(case.n)) - set(chosen))
-        weights = robust.share_among(chosen, np.ones(case.n))
-        return Verdict(torch.cat([mean, case.median_buffers()]), weights, suspects)
+        weights = case.unmixed(robust.share_among(chosen, np.ones(case.n)))
+        return Verdict(torch.cat([mean, case.median_buffers()]), weights, _without_say(weights))
 
 
 @defence("geometric-median", paper="Pillutla et al. 2022 (RFA)")
@@ -290,8 +294,7 @@ class DivideAndConquer(Weighted):
             case.say("defence=dnc dropped every upload: the coordinate median is taken")
             return Verdict(robust.by_blocks(case.rows, robust.median, case.mix))
         weights = case.unmixed(robust.share_among(sorted(kept), case.p))
-        suspects = np.flatnonzero(weights == 0).tolist()
-        return Verdict(robust.weighted(case.rows, weights), weights, suspects)
+        return Verdict(robust.weighted(case.rows, weights), weights, _without_say(weights))
 
     def columns(self, case: Case, time: int) -> Array:
         """Some coordinates of the updates, or all if there are few."""
@@ -368,15 +371,14 @@ class FLTrust(Defence):
         gram = case.update_gram(own)
         lengths = np.sqrt(gram.diagonal())
         trusted = robust.trust(gram[0, 1:], lengths[1:], float(lengths[0]))
-        suspects = np.flatnonzero(trusted == 0).tolist()
         if not trusted.any():
             case.say("defence=fltrust trusts no upload: the model stays as it was")
-            return Verdict(robust.weighted(case.sent, case.p), trusted, suspects)
+            return Verdict(robust.weighted(case.sent, case.p), trusted, _without_say(trusted))
         weights = case.unmixed(trusted / trusted.sum())
         scaled = trusted * np.divide(lengths[0], lengths[1:], out=np.zeros_like(trusted), where=lengths[1:] > 0)
         update = _mean_update(case, case.unmixed(scaled / trusted.sum()))
         buffers = robust.weighted(case.buffers, weights)
-        return Verdict(torch.cat([_mean_start(case).add_(update), buffers]), weights, suspects)
+        return Verdict(torch.cat([_mean_start(case).add_(update), buffers]), weights, _without_say(weights))
 
 
 # ---- the three of DistFL's comparison
@@ -391,7 +393,8 @@ class IRLS(Defence):
     def judge(self, case: Case) -> Verdict:
         if case.n < 4:
             return Verdict(robust.by_blocks(case.rows, robust.median, case.mix))
-        mean, weights = robust.irls(case.rows, case.n_weights, self.lam, case.mix)
+        mean, found = robust.irls(case.rows, case.n_weights, self.lam, case.mix)
+        weights = case.unmixed(found)
         return Verdict(mean, weights, np.flatnonzero(weights < 0.1 * weights.max()).tolist())
 
 
@@ -445,7 +448,7 @@ class Credit(Weighted):
             weights = case.p / np.maximum(errors, np.finfo(np.float64).tiny)
             weights = weights / weights.sum()
         weights = case.unmixed(weights)
-        return Verdict(robust.weighted(case.rows, weights), weights, np.flatnonzero(weights == 0).tolist())
+        return Verdict(robust.weighted(case.rows, weights), weights, _without_say(weights))
 
     def surrogates(self, case: Case) -> Tensor:
         """The last convolution of every upload, or its last linear layer below the head, projected if it is long."""

@@ -11,6 +11,7 @@ from polyfed.report.kinds.clusters import clusters, parameters, similarity
 from polyfed.report.kinds.curves import against_bytes, against_rounds, against_seconds
 from polyfed.report.kinds.holdings import holdings, long_tail
 from polyfed.report.kinds.ranks import ranks
+from polyfed.report.kinds.threats import attack, weights
 from polyfed.report.kinds.uploads import uploads
 from polyfed.report.runs import Selection
 
@@ -37,6 +38,8 @@ KINDS: Mapping[str, Kind] = {
     "clusters": Kind(clusters, "a method that groups clients (distfl, mupfl, k-cluster)"),
     "similarity": Kind(similarity, "a method that records similarities (distfl)"),
     "parameters": Kind(parameters, "a method that groups clients, at its last round, with three uploads or more"),
+    "attack": Kind(attack, "a measured round of a run with an attack"),
+    "weights": Kind(weights, "a defence that weighs uploads, and a client that attacked"),
     "uploads": Kind(uploads, "an upload that was rejected or lost"),
 }
 

@@ -13,7 +13,7 @@ ALONE = -1  # the tint of a client that has no group
 
 def clusters(selection: Selection) -> Chart | None:
     """Which cluster each client was in, round by round (DistFL, figure 7)."""
-    panels = [_membership_panel(title, run) for title, run in _one_seed(selection)]
+    panels = [_membership_panel(title, run) for title, run in one_seed(selection)]
     caption = (
         "A tile per client and round in which it was placed. A cluster keeps the colour of the one before that "
         "it shares most clients with."
@@ -24,11 +24,11 @@ def clusters(selection: Selection) -> Chart | None:
 def similarity(selection: Selection) -> Chart | None:
     """How differently clients' models answer (DistFL, figures 6 and 8)."""
     panels = []
-    for title, run in _one_seed(selection):
+    for title, run in one_seed(selection):
         matrices = run.arrays("similarity")
         for number in list(matrices)[-1:]:
             clients = run.arrays("similarity_clients")[number].tolist()
-            names = [_names(run).get(k, str(k)) for k in clients]
+            names = [names_of(run).get(k, str(k)) for k in clients]
             x, y = Axis("client", "client", names=names), Axis("other client", "other", names=names)
             tiles: list[Mark] = [Tiles("", 0, matrices[number].astype(float), "divergence")]
             panels.append(Panel(f"{title}, round {number}", x, y, tiles, square=True))
@@ -39,7 +39,7 @@ def similarity(selection: Selection) -> Chart | None:
 def parameters(selection: Selection) -> Chart | None:
     """Uploaded models on their two principal directions, coloured by cluster (MuPFL, figure 10)."""
     panels = []
-    for title, run in _one_seed(selection):
+    for title, run in one_seed(selection):
         for number, rows in list(run.arrays("plane").items())[-1:]:
             panels.append(_plane_panel(title, run, number, rows, memberships(run).get(number, {})))
     caption = (
@@ -79,7 +79,7 @@ def _renamed(now: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int
 
 
 def _membership_panel(title: str, run: Shown) -> Panel:
-    found, names = memberships(run), _names(run)
+    found, names = memberships(run), names_of(run)
     rounds, clients = list(found), sorted({k for one in found.values() for k in one})
     values = np.full((len(clients), len(rounds)), np.nan)
     for column, number in enumerate(rounds):
@@ -94,7 +94,7 @@ def _membership_panel(title: str, run: Shown) -> Panel:
 
 
 def _plane_panel(title: str, run: Shown, number: int, rows: np.ndarray, placed: Mapping[int, int]) -> Panel:
-    names = _names(run)
+    names = names_of(run)
     groups: dict[int, list[list[float]]] = {}
     for row in rows.tolist():
         groups.setdefault(placed.get(int(row[0]), ALONE), []).append(row)
@@ -111,7 +111,7 @@ def _plane_panel(title: str, run: Shown, number: int, rows: np.ndarray, placed: 
     return Panel(title, across, up, marks if placed else [], note)
 
 
-def _one_seed(selection: Selection) -> Iterator[tuple[str, Shown]]:
+def one_seed(selection: Selection) -> Iterator[tuple[str, Shown]]:
     """The run of the smallest seed of each row and setting, with a title that says so."""
     for setting, runs in selection.by_setting().items():
         for row, seeds in by_row(runs).items():
@@ -119,5 +119,6 @@ def _one_seed(selection: Selection) -> Iterator[tuple[str, Shown]]:
             yield titled(words, setting), seeds[0]
 
 
-def _names(run: Shown) -> dict[int, str]:
+def names_of(run: Shown) -> dict[int, str]:
+    """The names of clients, by id."""
     return {one["id"]: str(one["name"]) for one in (run.federation or {"clients": []})["clients"]}

@@ -1,7 +1,7 @@
 """Accuracy against what it cost: rounds, bytes, seconds; the mean over seeds and its spread."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 
@@ -85,22 +85,27 @@ def _marks(selection: Selection, row: str, runs: Sequence[Shown], measure: str, 
     label, tint = measured(selection, row), selection.rows.index(row)
     marks: list[Line] = []
     for name in [measure, *([AFTER] if measure == "personal" else [])]:
-        points = _over_seeds(runs, name, cost)
+        points = over_seeds(point for run in runs for point in _points(run, name, cost))
         if points:
             x, y, spread, seeds = (list(each) for each in zip(*points, strict=True))
             marks.append(Line(label, tint, x, y, spread, seeds, "after" if name == AFTER else "before"))
     return marks
 
 
-def _over_seeds(runs: Sequence[Shown], measure: str, cost: Cost) -> list[tuple[float, float, float, int]]:
-    """By round: mean cost, mean and standard deviation of accuracy (0 for one seed), number of seeds."""
+def _points(run: Shown, measure: str, cost: Cost) -> list[tuple[int, float, float]]:
+    """Round, cost and accuracy."""
+    found = run.records("rounds")
+    found = found[found["measure"] == measure]
+    each = zip(found["round"], cost(run, found), found["accuracy"], strict=True)
+    return [(int(number), float(x), float(y)) for number, x, y in each]
+
+
+def over_seeds(points: Iterable[tuple[int, float, float]]) -> list[tuple[float, float, float, int]]:
+    """Of points with their round: mean x, mean and standard deviation of y (0 for one seed), number of seeds."""
     rounds: dict[int, list[tuple[float, float]]] = {}
-    for run in runs:
-        found = run.records("rounds")
-        found = found[found["measure"] == measure]
-        for number, x, y in zip(found["round"], cost(run, found), found["accuracy"], strict=True):
-            if not (math.isnan(x) or math.isnan(y)):
-                rounds.setdefault(int(number), []).append((float(x), float(y)))
+    for number, x, y in points:
+        if not (math.isnan(x) or math.isnan(y)):
+            rounds.setdefault(number, []).append((x, y))
     made = []
     for _, pairs in sorted(rounds.items()):
         xs, ys = zip(*pairs, strict=True)
