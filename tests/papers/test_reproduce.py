@@ -13,7 +13,19 @@ from polyfed.comparison.standing import State, States
 from polyfed.errors import DataError, UsageError
 from polyfed.measure.watch import Silent
 from polyfed.papers import reproduce as room
-from polyfed.papers.reproduce import Claim, Verdict, as_json_value, as_markdown, grid_of, recipes, reproduce
+from polyfed.papers.reproduce import (
+    Claim,
+    Recipe,
+    Row,
+    TableFound,
+    Verdict,
+    as_json_value,
+    as_markdown,
+    grid_of,
+    recipes,
+    reproduce,
+)
+from polyfed.papers.store import Store
 
 Cli = Callable[..., Any]
 TINY = """
@@ -67,6 +79,8 @@ def test_every_recipe_is_valid_and_its_claims_name_its_rows(paper: str) -> None:
         for claim in recipe.claims:
             assert {claim.better, claim.than} <= set(recipe.rows)
             assert claim.column in recipe.columns
+        assert set(recipe.printed) <= set(recipe.rows)
+        assert all(set(numbers) <= set(recipe.columns) for numbers in recipe.printed.values())
 
 
 def test_a_second_call_runs_only_what_is_missing(tiny: Path) -> None:
@@ -152,3 +166,31 @@ def test_the_command_prints_one_json_value(tiny: Path, capsys: pytest.CaptureFix
     assert call(["reproduce", "tiny", "--out", str(tiny), "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["table"]["title"] == "tiny"
     assert (tiny / "results.md").exists()
+
+
+def test_cells_of_the_store_are_not_run_again(tiny: Path, tmp_path: Path, cli: Cli) -> None:
+    """Another folder for runs, the same store: nothing is begun, and the numbers are the same to six digits."""
+    store = Store(tmp_path / "store")
+    before = as_json_value(reproduce("tiny", tiny, Silent(), store=store))
+    assert len(list(store.files())) == 4
+    watch = Counting()
+    after = as_json_value(reproduce("tiny.table", tmp_path / "elsewhere", watch, store=store))
+    assert watch.said == []
+    for row, columns in before["table"]["values"].items():
+        for column, values in columns.items():
+            assert after["table"]["values"][row][column] == pytest.approx(values, abs=1e-6)
+    with pytest.raises(UsageError, match="did you mean 'table'"):
+        reproduce("tiny.tabel", tiny, Silent())
+
+
+def test_printed_numbers_stand_beside_ours() -> None:
+    recipe = Recipe(
+        title="t",
+        experiment={},
+        columns={"GA": "g"},
+        rows={"a": Row(keys={}), "b": Row(keys={})},
+        printed={"a": {"GA": 50.0}, "b": {"GA": 40.0}},
+    )
+    values = {"a": {"GA": [0.5, 0.53]}, "b": {"GA": [float("nan")] * 2}}
+    lines = TableFound(recipe, [], {}, values, []).against_print().splitlines()
+    assert lines[2:] == ["| a | GA | 51.5 | 50.0 | +1.5 |", "| b | GA | - | 40.0 | - |"]

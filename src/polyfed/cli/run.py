@@ -97,6 +97,7 @@ def reproduce(
     paper: Annotated[str, typer.Argument(metavar="PAPER", show_default=False)],
     words: Annotated[list[str] | None, typer.Argument(metavar="[jobs=N] [share=false]", show_default=False)] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Where its runs are; finished ones are kept.")] = None,
+    store: Annotated[Path | None, typer.Option("--store", help="Folder of finished cells; new ones go there.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -104,11 +105,12 @@ def reproduce(
     from polyfed.files import write_file
     from polyfed.papers.reproduce import as_json_value, as_markdown
     from polyfed.papers.reproduce import reproduce as run_recipe
+    from polyfed.papers.store import Store
     from polyfed.report.progress import watching
 
     folder = out or Path(os.environ.get("POLYFED_OUT") or "runs") / f"reproduce-{paper}"
     with watching(not quiet) as watch:
-        results = run_recipe(paper, folder, watch, only(words, "jobs", "share"))
+        results = run_recipe(paper, folder, watch, only(words, "jobs", "share"), Store(store) if store else None)
     write_file(folder / "results.md", as_markdown(paper, results).encode())
     print_value(as_json_value(results), as_json, lambda: as_markdown(paper, results))
     failed = {f"{name}/{cell}": error for name, one in results.items() for cell, error in one.failures.items()}

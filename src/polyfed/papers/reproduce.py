@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
@@ -11,13 +11,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from polyfed.comparison.folder import ComparisonFolder, Found
-from polyfed.comparison.grid import Grid, make_grid
+from polyfed.comparison.grid import Cell, Grid, make_grid
 from polyfed.comparison.run import run_cells
 from polyfed.comparison.standing import own_seconds
 from polyfed.config import Tree, read_yaml, unflatten
 from polyfed.errors import PolyfedError, UsageError, did_you_mean
 from polyfed.measure.metrics import none_if_nan
 from polyfed.measure.watch import Watch
+from polyfed.papers.store import Store
 from polyfed.registry import explain
 from polyfed.report.forms import Table
 from polyfed.report.tables import PERCENT, Column, at, comparison_table
@@ -55,6 +56,7 @@ class Recipe(_Strict):
     columns: dict[str, str]
     rows: dict[str, Row]
     claims: tuple[Claim, ...] = ()
+    printed: dict[str, dict[str, float]] = {}  # row -> column -> the paper's number, in %
 
     def table_columns(self) -> list[Column]:
         """Its columns as a table takes them; a row may read another number."""
@@ -119,15 +121,57 @@ class TableFound:
         notes = [f"{name} failed: {error}" for name, error in self.failures.items()]
         return comparison_table(self.found, columns=self.recipe.table_columns(), notes=notes)
 
+    def against_print(self) -> str:
+        """Our means, in %, beside the numbers that the paper prints; empty where it prints none."""
+        lines = ["| method | number | ours | printed | difference |", "|---|---|---:|---:|---:|"]
+        for row, columns in self.recipe.printed.items():
+            for column, printed in columns.items():
+                known = [100 * value for value in self.values[row][column] if not math.isnan(value)]
+                ours = fmean(known) if known else math.nan
+                numbers = f"{ours:.1f} | {printed:.1f} | {ours - printed:+.1f}" if known else f"- | {printed:.1f} | -"
+                lines.append(f"| {row} | {column} | {numbers} |")
+        return "\n".join([*lines, ""]) if self.recipe.printed else ""
 
-def reproduce(paper: str, out: Path, watch: Watch, who: Tree | None = None) -> dict[str, TableFound]:
-    """Run what is missing under `out`, then say what was found; `who` may hold a comparison's `jobs` and `share`."""
+
+def reproduce(
+    paper: str, out: Path, watch: Watch, who: Tree | None = None, store: Store | None = None
+) -> dict[str, TableFound]:
+    """Run what is neither under `out` nor in the store, then say what was found; new results go into the store.
+
+    `who` may hold a comparison's `jobs` and `share`. `paper` may name one of its tables: `map.table1-2`.
+    """
+    paper, _, table = paper.partition(".")
     made = {}
-    for name, recipe in recipes(paper).items():
-        folder = ComparisonFolder.open(grid_of(recipe, who), out / name, grows=True)
-        failures = run_cells(folder, watch)
-        made[name] = judged(recipe, folder.found(), failures)
+    for name, recipe in _asked(recipes(paper), table).items():
+        grid = grid_of(recipe, who)
+        stored = {} if store is None else _stored(grid, store, watch)
+        left = replace(grid, cells=tuple(cell for cell in grid.cells if cell not in stored))
+        found, failures = list(stored.values()), {}
+        if left.cells:
+            folder = ComparisonFolder.open(left, out / name, grows=True)
+            failures = run_cells(folder, watch)
+            found += folder.found()
+            if store is not None:
+                for cell in folder.results():
+                    store.keep(f"{paper}/{name}", cell, folder.run(cell))
+        made[name] = judged(recipe, found, failures)
     return made
+
+
+def _asked(tables: dict[str, Recipe], name: str) -> dict[str, Recipe]:
+    """The table of that name, or all."""
+    if name and name not in tables:
+        raise UsageError(f"there is no recipe for '{name}'; {did_you_mean(name, list(tables))}")
+    return {name: tables[name]} if name else tables
+
+
+def _stored(grid: Grid, store: Store, watch: Watch) -> dict[Cell, Found]:
+    """The cells that need not be run; what other sources made is told, and made again."""
+    found = {cell: one for cell in grid.cells if (one := store.found(cell)) is not None}
+    stale = sum(store.stale(cell.config) for cell in grid.cells if cell not in found)
+    if stale:
+        watch.say(f"{stale} stored cells were made by other sources: they are stale, and are run again")
+    return found
 
 
 def grid_of(recipe: Recipe, who: Tree | None = None) -> Grid:
@@ -188,5 +232,18 @@ def as_markdown(paper: str, results: Mapping[str, TableFound]) -> str:
         recipe = result.recipe
         claims = [f"- {v.claim.better} > {v.claim.than} in {v.claim.column} {v.in_words()}" for v in result.verdicts]
         made = f"`polyfed reproduce {paper}`, {recipe.seeds} seeds, {result.minutes:.1f} minutes"
-        parts.append("\n".join([f"### {recipe.title}", "", recipe.note, made, "", result.table().markdown(), *claims]))
+        parts.append(
+            "\n".join(
+                [
+                    f"### {recipe.title}",
+                    "",
+                    recipe.note,
+                    made,
+                    "",
+                    result.table().markdown(),
+                    result.against_print(),
+                    *claims,
+                ]
+            )
+        )
     return "\n\n".join(parts) + "\n"
