@@ -1,59 +1,37 @@
-"""Recipes: every cell once, resumable; verdicts that say no more than the seeds do."""
+"""Reproducing: every cell once, from the store or by running it; tables, pictures, pages; what fails is said."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_paper import TINY, room
 
-from polyfed.cli import call
 from polyfed.comparison.grid import Cell
 from polyfed.comparison.standing import State, States
-from polyfed.errors import DataError, UsageError
 from polyfed.measure.watch import Silent
-from polyfed.papers import reproduce as room
-from polyfed.papers.reproduce import (
-    Claim,
-    Recipe,
-    Row,
-    TableFound,
-    Verdict,
-    as_json_value,
-    as_markdown,
-    grid_of,
-    recipes,
-    reproduce,
-)
+from polyfed.papers import recipe as room_of_recipes
+from polyfed.papers.found import ItemFound
+from polyfed.papers.recipe import find_items
+from polyfed.papers.reproduce import Wish, reproduce
 from polyfed.papers.store import Store
 
 Cli = Callable[..., Any]
-TINY = """
-table:
-  title: "tiny"
-  seeds: 2
-  experiment:
-    data: {name: digits, limit: 12}
-    model: {name: mlp, width: 0.05}
-    split: {clients: 3, alpha: 1.0}
-    rounds: 1
-    engine: {workers: 0}
-    eval: {classes: false}
-  columns: {GA: global.accuracy, PA: personal.accuracy}
-  rows:
-    FedAvg: {keys: {method: fedavg}}
-    FedPer: {keys: {method: fedper}, reads: {GA: personal.accuracy}}
-  claims:
-    - {better: FedPer, than: FedAvg, column: PA, expected: F}
-"""
 
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A room with one small recipe."""
-    (tmp_path / "tiny.yaml").write_text(TINY)
-    monkeypatch.setattr(room, "HERE", tmp_path)
-    return tmp_path / "out"
+    """A room with small recipes, and a working directory of one's own."""
+    monkeypatch.setattr(room_of_recipes, "HERE", room(tmp_path / "recipes"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 class Counting(Silent):
@@ -70,127 +48,190 @@ class Counting(Silent):
         """Not counted."""
 
 
-@pytest.mark.parametrize("paper", ["mupfl", "fedcrc", "map", "ecl", "distfl"])
-def test_every_recipe_is_valid_and_its_claims_name_its_rows(paper: str) -> None:
-    for recipe in recipes(paper).values():
-        cells = grid_of(recipe).cells
-        assert len(cells) == recipe.seeds * len(recipe.rows)
-        assert [cell.row for cell in cells[: len(recipe.rows)]] == list(recipe.rows)
-        for claim in recipe.claims:
-            assert {claim.better, claim.than} <= set(recipe.rows)
-            assert claim.column in recipe.columns
-        assert set(recipe.printed) <= set(recipe.rows)
-        assert all(set(numbers) <= set(recipe.columns) for numbers in recipe.printed.values())
+def _go(
+    where: Path, watch: Any = None, out: str = "out", names: tuple[str, ...] = ("tiny.table1",), **wish: Any
+) -> Any:
+    asked = Wish(**wish, who={"jobs": 1})
+    store = Store.open(where / "results")
+    return reproduce(find_items(names), asked, store, where / out, watch or Silent())
 
 
-def test_a_second_call_runs_only_what_is_missing(tiny: Path) -> None:
-    first, second, third = Counting(), Counting(), Counting()
-    before = as_json_value(reproduce("tiny", tiny, first))
-    assert len(first.said) == 4
-    assert as_json_value(reproduce("tiny", tiny, second)) == before
+def test_a_finished_cell_is_never_computed_again(tiny: Path) -> None:
+    first, second = Counting(), Counting()
+    (before,) = _go(tiny, first)
+    assert len(first.said) == 10
+    assert not before.missing
+    (after,) = _go(tiny, second, out="elsewhere")  # only the store knows
     assert second.said == []
-    (tiny / "table" / "FedPer-s1" / "summary.json").unlink()  # as if it had been stopped at its very end
-    again = as_json_value(reproduce("tiny", tiny, third))
-    assert third.said == ["FedPer-s1"]
-    assert again["table"]["values"] == before["table"]["values"]
+    assert after.as_json() == before.as_json()
+    sizes = [file.stat().st_size for file in (tiny / "results").rglob("*.json")]
+    assert len(sizes) == 10
+    assert max(sizes) < 3000
 
 
-def test_a_row_may_read_another_number(tiny: Path) -> None:
-    values = reproduce("tiny", tiny, Silent())["table"].values
-    assert values["FedPer"]["GA"] == values["FedPer"]["PA"]
-    assert values["FedAvg"]["GA"] != values["FedAvg"]["PA"]
-
-
-def test_markdown_has_rows_claims_and_the_command(tiny: Path) -> None:
-    text = as_markdown("tiny", reproduce("tiny", tiny, Silent()))
-    assert "`polyfed reproduce tiny`, 2 seeds" in text
-    assert "| FedAvg |" in text
-    assert "FedPer > FedAvg in PA (F): **" in text
-
-
-def test_cells_begun_with_another_config_are_refused(tiny: Path, tmp_path: Path) -> None:
-    reproduce("tiny", tiny, Silent())
-    for seed in (0, 1):
-        for row in ("FedAvg", "FedPer"):
-            (tiny / "table" / f"{row}-s{seed}" / "summary.json").unlink()
-    (tmp_path / "tiny.yaml").write_text(TINY.replace("rounds: 1", "rounds: 2"))
-    failures = reproduce("tiny", tiny, Silent())["table"].failures
-    assert len(failures) == 4
-    assert all(isinstance(error, DataError) and "another config" in str(error) for error in failures.values())
-
-
-def test_a_recipe_may_grow(tiny: Path, tmp_path: Path) -> None:
-    """A row more, and what was done before is not done again; directories without a grid file are taken too."""
-    before = as_json_value(reproduce("tiny", tiny, Silent()))
-    (tiny / "table" / "comparison.yaml").unlink()  # as an earlier version left it
-    more = "    FedProx: {keys: {method: fedprox}}\n  claims:"
-    (tmp_path / "tiny.yaml").write_text(TINY.replace("  claims:", more))
+def test_another_table_with_the_same_experiments_runs_nothing(tiny: Path) -> None:
     watch = Counting()
-    after = as_json_value(reproduce("tiny", tiny, watch))
-    assert watch.said == ["FedProx-s0", "FedProx-s1"]
-    assert {row: after["table"]["values"][row] for row in ("FedAvg", "FedPer")} == before["table"]["values"]
+    _go(tiny, only="alpha 1", rows="FedAvg", seeds=1)
+    (found,) = _go(tiny, watch, names=("tiny.table2",), seeds=1)
+    assert watch.said == []
+    assert found.numbers(("all", "Federated averaging", "PA_sel"))
 
 
-def test_a_failed_cell_is_listed_and_judged_without(tiny: Path, tmp_path: Path, cli: Cli) -> None:
-    """FedPer's cells name a file that is not there; FedAvg's are run and shown."""
-    wrong = "FedPer: {keys: {method: fedper, init: /nowhere}"
-    (tmp_path / "tiny.yaml").write_text(TINY.replace("FedPer: {keys: {method: fedper}", wrong))
-    said = cli("reproduce", "tiny", "--out", str(tiny), "--quiet")
+def test_panels_rows_and_seeds_are_chosen(tiny: Path) -> None:
+    (found,) = _go(tiny, only="alpha 9", rows="per", seeds=1)
+    assert [(cell.panel, cell.row, cell.seed) for cell in found.current] == [("alpha 9", "FedPer", 0)]
+
+
+def test_when_the_time_is_up_no_cell_begins(tiny: Path) -> None:
+    watch = Counting()
+    (found,) = _go(tiny, watch, minutes=0.0)
+    assert watch.said == []
+    assert len(found.missing) == 10
+    assert "Not done: 10 cells: `polyfed reproduce tiny.table1 --scale cpu`" in found.markdown()
+
+
+def test_the_table_has_printed_numbers_differences_and_claims(tiny: Path) -> None:
+    (found,) = _go(tiny)
+    text = found.markdown()
+    ours = found.numbers(("alpha 1", "FedAvg", "GA"), end=True)
+    assert f"| 30.50 | {sum(ours.values()) / 2 - 30.5:+.2f} |" in text
+    assert "| FedAvg, tuned (control) |" in text
+    assert "- FedPer is best (F) **" in text
+    assert "Nothing was tried." in text
+    assert "Misprint: A digit is wrong." in text
+    tuned, plain = (found.numbers(("alpha 1", row, "PA")) for row in ("FedAvg, tuned", "FedAvg"))
+    assert tuned == found.numbers(("alpha 1", "FedAvg, tuned", "PA"), end=True)  # finishing changed it: the end counts
+    assert tuned != plain
+    assert found.numbers(("alpha 1", "FedPer", "GA")) == found.numbers(("alpha 1", "FedPer", "PA"))
+
+
+def test_a_demo_is_run_kept_and_judged(tiny: Path) -> None:
+    (found,) = _go(tiny, names=("tiny.figure1",))
+    assert found.numbers(("IF 10", "all", "samples")) == {0: 20431.0}
+    (verdict,) = found.verdicts
+    assert verdict.word == "undecided"
+    assert "one seed decides nothing" in verdict.in_words()
+
+
+def test_a_failed_cell_is_named_and_judged_without(tiny: Path, cli: Cli) -> None:
+    wrong = TINY.replace("FedPer: {keys: {method: fedper}", "FedPer: {keys: {method: fedper, init: /nowhere}")
+    room(tiny / "recipes", wrong)
+    said = cli("reproduce", "tiny.table1", "--only", "alpha 9", "--seeds", "1", "--jobs", "1", "--quiet")
     assert said.code == 4
-    assert "| FedAvg |" in said.out
-    assert "FedPer > FedAvg in PA (F): **not measured**" in said.out
-    assert said.err.count("failed: init: cannot read a model from '/nowhere'") == 2
-    assert said.err.splitlines()[-1].startswith("polyfed: 2 cells failed; try them again with: polyfed reproduce tiny")
+    assert "| alpha 9 | FedAvg |" in said.out
+    assert "FedPer is best (F) **not measured**" in said.out
+    assert "FedPer, seed 0 failed: init: cannot read a model from '/nowhere'" in said.err
+    assert "1 cells failed; try them again with: polyfed reproduce tiny.table1" in said.err
+
+
+def test_the_command_lists_runs_and_writes(tiny: Path, cli: Cli) -> None:
+    """The list, a run with its files, and the list afterwards; the store is ./results where that is there."""
+    (tiny / "results").mkdir()
+    before = {entry["id"]: entry for entry in json.loads(cli("reproduce", "--json").out)}
+    assert before["tiny.table1"]["data"] == {"digits": True}
+    assert before["tiny.table1"]["scales"]["cpu"] == {"cells": 10, "done": 0, "stale": 0, "minutes": None}
+    told = cli("reproduce", "tiny", "--seeds", "1", "--out", "out", "--jobs", "1", "--json", "--quiet")
+    assert told.code == 0, told.err
+    assert [one["done"] for one in json.loads(told.out)] == [5, 1, 2]
+    assert len(list((tiny / "results").rglob("*.json"))) == 7  # table 2 has its one cell from table 1
+    for name in (
+        "tiny.table1-cpu.md",
+        "tiny.table1-cpu.png",
+        "tiny.table1-cpu.csv",
+        "tiny.figure1-cpu.png",
+        "tiny.html",
+    ):
+        assert (tiny / "out" / name).stat().st_size > 100, name
+    page = (tiny / "out" / "tiny.html").read_text()
+    assert page.count("data:image/png;base64") == 2
+    assert "polyfed reproduce tiny.table1 --scale paper" in page
+    text = cli("reproduce").out
+    assert "cpu: 5 of 10 cells done, about" in text
+    assert "paper: 0 of 5 cells done, about – minutes left" in text
+
+
+def test_calibration_gives_minutes_and_is_remembered(tiny: Path, cli: Cli) -> None:
+    told = json.loads(cli("reproduce", "tiny.table1", "--calibrate", "--json").out)
+    assert told[0]["scales"]["cpu"]["minutes"] > 0
+    assert told[0]["scales"]["paper"]["minutes"] > 0
+    assert (tiny / "cache" / "polyfed" / "calibration.json").exists()
+    again = json.loads(cli("reproduce", "--json").out)
+    assert again[0]["scales"]["cpu"]["minutes"] == told[0]["scales"]["cpu"]["minutes"]
 
 
 @pytest.mark.parametrize(
-    ("difference", "spread", "word"),
+    ("words", "sentence"),
     [
-        (float("nan"), 0.0, "not measured"),
-        (0.05, 0.02, "holds"),
-        (-0.05, 0.02, "does not hold"),
-        (0.01, 0.02, "undecided"),
-        (-0.01, 0.02, "undecided"),
+        (["tiny.table9"], "did you mean"),
+        (["tiny", "--scale", "big"], "--scale is paper or cpu (got 'big')"),
+        (["tiny.figure1", "--scale", "paper"], "nothing of tiny.figure1 has the scale 'paper'"),
+        (["tiny.table1", "--only", "beta"], "has the text of --only 'beta' in its names"),
+        (["tiny.table1", "--jobs", "many"], "--jobs is auto or a number"),
     ],
 )
-def test_a_difference_under_its_seed_std_decides_nothing(difference: float, spread: float, word: str) -> None:
-    assert Verdict(Claim(better="a", than="b", column="c"), difference, spread).word == word
+def test_a_mistake_on_the_command_line_is_one_sentence(tiny: Path, cli: Cli, words: list[str], sentence: str) -> None:
+    said = cli("reproduce", *words, "--quiet")
+    assert said.code == 2
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
 
 
-def test_an_unknown_paper_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="did you mean 'mupfl'"):
-        recipes("muplf")
+# ---- verify
 
 
-def test_the_command_prints_one_json_value(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(["reproduce", "tiny", "--out", str(tiny), "--json", "--quiet"]) == 0
-    assert json.loads(capsys.readouterr().out)["table"]["title"] == "tiny"
-    assert (tiny / "results.md").exists()
+def test_verify_repeats_cells_and_finds_the_same_bits(tiny: Path, cli: Cli) -> None:
+    _go(tiny, seeds=1, names=("tiny.table1", "tiny.figure1"))
+    said = cli("verify", "results", "--cells", "3", "--seed", "1", "--json", "--quiet")
+    assert said.code == 0, said.err
+    assert [one["outcome"] for one in json.loads(said.out)] == ["same bits"] * 3
 
 
-def test_cells_of_the_store_are_not_run_again(tiny: Path, tmp_path: Path, cli: Cli) -> None:
-    """Another folder for runs, the same store: nothing is begun, and the numbers are the same to six digits."""
-    store = Store(tmp_path / "store")
-    before = as_json_value(reproduce("tiny", tiny, Silent(), store=store))
-    assert len(list(store.files())) == 4
-    watch = Counting()
-    after = as_json_value(reproduce("tiny.table", tmp_path / "elsewhere", watch, store=store))
-    assert watch.said == []
-    for row, columns in before["table"]["values"].items():
-        for column, values in columns.items():
-            assert after["table"]["values"][row][column] == pytest.approx(values, abs=1e-6)
-    with pytest.raises(UsageError, match="did you mean 'table'"):
-        reproduce("tiny.tabel", tiny, Silent())
+def test_verify_says_what_differs_and_what_is_stale(tiny: Path, cli: Cli) -> None:
+    _go(tiny, seeds=1, only="alpha 9")
+    file = tiny / "results/tiny/table1/cpu/alpha-9/fedavg-s0.json"
+    tree = json.loads(file.read_text())
+    file.write_text(json.dumps({**tree, "final": {**tree["final"], "global.accuracy": 0.99}}))
+    said = cli("verify", str(file), "--quiet")
+    assert said.code == 1
+    assert "different: tiny/table1/cpu/alpha-9/fedavg-s0.json: global.accuracy differs by 0." in said.out
+    file.write_text(json.dumps({**tree, "sources": "0" * 16}))
+    said = cli("verify", str(file), "--quiet")
+    assert said.code == 0
+    assert said.out.startswith("stale: ")
+    file.write_text(json.dumps({**tree, "cpu": "Another", "fingerprint": "0" * 64}))
+    said = cli("verify", str(file), "--quiet")
+    assert said.code == 0
+    assert "same numbers: " in said.out
+    assert "another machine: cpu Another there" in said.out
+    file.write_text(json.dumps({**tree, "fingerprint": "0" * 64}))
+    assert cli("verify", str(file), "--quiet").code == 1
 
 
-def test_printed_numbers_stand_beside_ours() -> None:
-    recipe = Recipe(
-        title="t",
-        experiment={},
-        columns={"GA": "g"},
-        rows={"a": Row(keys={}), "b": Row(keys={})},
-        printed={"a": {"GA": 50.0}, "b": {"GA": 40.0}},
+# ---- killed
+
+
+@pytest.mark.slow
+def test_a_kill_loses_at_most_the_running_cell(tiny: Path) -> None:
+    """Killed in the middle, a grid goes on: stored cells stay as they are, and the rest comes out as without a kill."""
+    long = TINY.replace("rounds: 3}}", "rounds: 60}}")
+    room(tiny / "recipes", long)
+    code = (
+        "import sys; from pathlib import Path; from polyfed.papers import recipe; from polyfed.cli import call\n"
+        f"recipe.HERE = Path({str(tiny / 'recipes')!r})\n"
+        "sys.exit(call(['reproduce', 'tiny.table1', '--store', 'kept', '--out', 'out', '--jobs', '1', '--quiet']))"
     )
-    values = {"a": {"GA": [0.5, 0.53]}, "b": {"GA": [float("nan")] * 2}}
-    lines = TableFound(recipe, [], {}, values, []).against_print().splitlines()
-    assert lines[2:] == ["| a | GA | 51.5 | 50.0 | +1.5 |", "| b | GA | - | 40.0 | - |"]
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tiny, stdout=subprocess.DEVNULL)
+    while not (done := list((tiny / "kept").rglob("*.json"))) and process.poll() is None:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = {file: file.read_bytes() for file in done}
+    assert before
+    assert len(list((tiny / "kept").rglob("*.json"))) < 10
+    again = subprocess.run([sys.executable, "-c", code], cwd=tiny, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0, again.stderr
+    assert {file: file.read_bytes() for file in done} == before
+    (whole,) = _go(tiny, out="without")
+    killed = ItemFound.of(whole.item, "cpu", whole.cells, Store.open(tiny / "kept"))
+    prints = [[one.current[cell].fingerprint for cell in whole.cells] for one in (whole, killed)]
+    assert prints[0] == prints[1]

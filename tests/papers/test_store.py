@@ -1,96 +1,107 @@
-"""The store: a finished cell is written once, found by what was run, and stale once its sources change."""
+"""The store: cells once, small, stale when recipe or sources change, and what is kept of a run."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
+from tiny_paper import TINY, item, room, stored
 
-import polyfed
-from polyfed.comparison.grid import Cell, make_grid
-from polyfed.engine.run_folder import RunFolder
 from polyfed.errors import DataError
 from polyfed.papers import sources
-from polyfed.papers.sources import sources_hash
-from polyfed.papers.store import Kept, Store
-
-KEYS = {
-    "data": {"name": "digits", "limit": 12},
-    "model": {"name": "mlp", "width": 0.05},
-    "split": {"clients": 3, "alpha": 1.0},
-    "rounds": 3,
-    "engine": {"workers": 0},
-    "eval": {"classes": False},
-}
+from polyfed.papers.cell import cells_of
+from polyfed.papers.found import ItemFound
+from polyfed.papers.store import Store, _thinned, _thirds, read_cell
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cell, RunFolder]:
-    cell = make_grid({**KEYS, "rows": [{"name": "FedAvg", "method": "fedavg"}], "seeds": 1}).cells[0]
-    path = tmp_path_factory.mktemp("runs") / "run"
-    polyfed.run({**KEYS, "method": "fedavg", "seed": cell.seed}, out=path)
-    return cell, RunFolder(path)
-
-
-def test_a_kept_cell_is_small_holds_no_path_and_is_found_again(
-    finished: tuple[Cell, RunFolder], tmp_path: Path
-) -> None:
-    cell, run = finished
-    store = Store(tmp_path)
-    assert store.found(cell) is None
-    file = store.keep("paper/table", cell, run)
-    assert file.relative_to(tmp_path) == Path("paper/table/FedAvg-s0.json")
-    assert file.stat().st_size < 5000
-    assert str(run.path) not in file.read_text()
-    found = store.found(cell)
-    summary = run.result()
+def test_a_cell_is_read_back_as_it_was_put(tmp_path: Path) -> None:
+    cell = cells_of(item(room(tmp_path / "r")), "cpu")[0]
+    store = Store(tmp_path / "results")
+    store.put(cell, stored(cell, 0.5, 0.6))
+    again = Store.open(tmp_path / "results")
+    found = again.current(cell)
     assert found is not None
-    assert summary is not None
-    assert found.summary["fingerprint"] == summary["fingerprint"]
-    assert found.summary["global"]["accuracy"] == pytest.approx(summary["global"]["accuracy"], abs=1e-6)
-    assert list(store.read(file).evaluations) == ["1", "2", "3", "4"]  # the fourth is after finish
+    assert (found.mean_of_third("personal.accuracy"), found.last("personal.accuracy")) == (0.5, 0.6)
+    assert found.curve("personal.accuracy") == [(2, 0.5), (3, 0.6)]
+    assert again.stale(cell) is None
 
 
-def test_another_experiment_is_not_found_and_other_sources_are_stale(
-    finished: tuple[Cell, RunFolder], tmp_path: Path
-) -> None:
-    cell, run = finished
-    store = Store(tmp_path)
-    store.keep("t", cell, run, sources="0123")
-    assert store.found(cell) is None
-    assert store.stale(cell.config)
-    other = make_grid({**KEYS, "rounds": 4, "rows": [{"name": "FedAvg", "method": "fedavg"}], "seeds": 1}).cells[0]
-    assert not store.stale(other.config)
+def test_a_cell_by_other_sources_is_stale_kept_and_not_shown(tmp_path: Path) -> None:
+    cells = cells_of(item(room(tmp_path / "r")), "cpu")
+    store = Store(tmp_path / "results")
+    store.put(cells[0], stored(cells[0], 0.5, 0.6, sources="another"))
+    found = ItemFound.of(cells[0].item, "cpu", cells, store)
+    assert (len(found.current), len(found.stale), len(found.missing)) == (0, 1, len(cells))
+    assert "0 of 10 cells, 1 stale" in found.markdown()
+    assert "50.00" not in found.markdown()
+    store.put(cells[0], stored(cells[0], 0.7, 0.8))
+    again = Store.open(tmp_path / "results")
+    assert again.current(cells[0]) is not None
+    old = [one for one in again.found.values() if one.sources == "another"]
+    assert [one.final["personal.accuracy"] for one in old] == [0.6]
 
 
-def test_a_changed_statement_changes_the_hash_and_a_comment_does_not(
-    finished: tuple[Cell, RunFolder], tmp_path: Path
-) -> None:
-    config = finished[0].config
-    copy = tmp_path / "polyfed"
-    shutil.copytree(sources.ROOT, copy)
-    before = sources_hash(config)
-    assert sources_hash(config, copy) == before
-    fit = copy / "parts" / "fit.py"
-    fit.write_text(fit.read_text() + "\n# a remark\n")
-    assert sources_hash(config, copy) == before
-    fit.write_text(fit.read_text() + "\nEXTRA = 1\n")
-    assert sources_hash(config, copy) != before
-    elsewhere = copy / "report" / "page.py"
-    fit.write_text(fit.read_text().replace("\nEXTRA = 1\n", ""))
-    elsewhere.write_text(elsewhere.read_text() + "\nEXTRA = 1\n")
-    assert sources_hash(config, copy) == before
+def test_a_cell_of_another_recipe_is_stale(tmp_path: Path) -> None:
+    cell = cells_of(item(room(tmp_path / "a")), "cpu")[0]
+    store = Store(tmp_path / "results")
+    store.put(cell, stored(cell, 0.5, 0.6))
+    other = cells_of(item(room(tmp_path / "b", TINY.replace("rounds: 3}}", "rounds: 5}}"))), "cpu")[0]
+    assert store.current(other) is None
+    assert store.stale(other) is not None
 
 
-def test_the_last_third_is_a_mean_over_its_evaluations() -> None:
-    evaluations = {str(r): {"global": r / 10} for r in (1, 2, 3, 4, 5, 6)}
-    nothing = {"fingerprint": "", "summary": {}, "sources": "", "versions": {}, "cpu": "", "commit": None, "minutes": 0}
-    kept = Kept(config={"rounds": 5}, evaluations=evaluations, **nothing)
-    assert kept.last_third("global") == pytest.approx(0.45)
-    assert kept.last_third("personal") is None
+def test_the_same_experiment_in_another_table_is_taken(tmp_path: Path) -> None:
+    folder = room(tmp_path / "r")
+    first, second = (cells_of(item(folder, name), "cpu")[0] for name in ("table1", "table2"))
+    assert first.identity == second.identity
+    store = Store(tmp_path / "results")
+    store.put(first, stored(first, 0.5, 0.6))
+    assert store.current(second) is not None
 
 
-def test_a_file_that_is_no_cell_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text(json.dumps({"config": {}}))
-    with pytest.raises(DataError, match="is not a stored cell"):
-        Store(tmp_path).read(tmp_path / "x.json")
+def test_what_is_no_cell_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    for content in ("{", "[]", '{"item": 3}'):
+        file.write_text(content)
+        with pytest.raises(DataError, match="is no cell of a store"):
+            read_cell(file)
+
+
+def test_the_mean_of_the_last_third_by_hand() -> None:
+    """Of 9 rounds, 7, 8 and 9 are the last third; where finishing changes a number, only the end counts."""
+    series = {"global.accuracy": {3: 0.1, 6: 0.2, 7: 0.3, 9: 0.5}, "personal.accuracy": {6: 0.2, 9: 0.4}}
+    made = _thirds(series, [3, 6, 7, 9], {"global.accuracy": 0.5, "personal.accuracy": 0.9}, 9)
+    assert made == {"global.accuracy": 0.4, "personal.accuracy": 0.9}
+
+
+def test_a_long_curve_is_thinned_from_its_end() -> None:
+    made = _thinned({"global.accuracy": {n: n / 500 for n in range(1, 501)}}, list(range(1, 501)))
+    assert len(made["round"]) <= 40
+    assert made["round"][-1] == 500
+    assert len(json.dumps(made)) < 1000
+
+
+def test_sources_of_a_method_are_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Other sources of FedPer make FedPer's cells stale and leave FedAvg's alone; a part of the training loop, both."""
+    cells = {cell.row: cell for cell in cells_of(item(room(tmp_path)), "cpu", seeds=1)}
+    before = {row: sources.sources_of(cell) for row, cell in cells.items()}
+    meaning = sources._meaning
+
+    def changed(module: str) -> dict[str, bool]:
+        sources._hash.cache_clear()
+        monkeypatch.setattr(sources, "_meaning", lambda name: meaning(name) + ("x" if name == module else ""))
+        found = {row: sources.sources_of(cell) != before[row] for row, cell in cells.items()}
+        monkeypatch.setattr(sources, "_meaning", meaning)
+        sources._hash.cache_clear()
+        return found
+
+    assert changed("polyfed.methods.fedper") == {"FedAvg": False, "FedAvg, tuned": False, "FedPer": True}
+    for module in ("polyfed.parts.fit", "polyfed.methods.base", "polyfed.models.plain", "polyfed.data.split"):
+        assert all(changed(module).values()), module
+    assert not any(changed("polyfed.report.page").values())
+
+
+def test_words_in_a_source_change_nothing() -> None:
+    tree = "def f(x):\n    return x\n"
+    worded = '"""Module."""\n\ndef f(x):\n    """Doc."""\n    # why\n    return x\n'
+    assert sources.meaning_of(worded) == sources.meaning_of(tree)
+    assert sources.meaning_of("def f(x):\n    return -x\n") != sources.meaning_of(tree)

@@ -10,7 +10,7 @@ from typing import Annotated
 import click
 import typer
 
-from polyfed.cli import catalogue, deploy, report, run, use
+from polyfed.cli import catalogue, deploy, papers, report, run, use
 from polyfed.cli.common import say
 from polyfed.errors import Interrupted, PolyfedError, trouble
 
@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 
 COMMANDS: list[Callable[..., None]] = [run.run, run.compare, run.resume, run.show]
-COMMANDS += [catalogue.methods, catalogue.data, catalogue.split, run.reproduce]
+COMMANDS += [catalogue.methods, catalogue.data, catalogue.split, papers.reproduce, papers.verify]
 COMMANDS += [report.report, report.figure, use.export, use.predict, use.audit, use.view]
 for _command in COMMANDS:
     app.command()(_command)
@@ -59,7 +59,7 @@ def main() -> None:
 def call(arguments: list[str]) -> int:
     """The exit code of a command line; for `main`, and for tests in this process."""
     try:
-        app(arguments, prog_name="polyfed", standalone_mode=False)
+        told = app(arguments, prog_name="polyfed", standalone_mode=False)
     except PolyfedError as error:
         if os.environ.get("POLYFED_DEBUG") and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
@@ -77,7 +77,7 @@ def call(arguments: list[str]) -> int:
         return say("interrupted", Interrupted.exit_code)
     except Exception as error:
         return _fault(error)
-    return 0
+    return told if isinstance(told, int) else 0  # a command that ends by Exit gives its code
 
 
 def _fault(error: BaseException) -> int:

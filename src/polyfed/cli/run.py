@@ -1,6 +1,5 @@
-"""`polyfed run`, `compare`, `resume`, `show` and `reproduce`: experiments and what came of them."""
+"""`polyfed run`, `compare`, `resume` and `show`: experiments and what came of them."""
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -91,30 +90,6 @@ def show(
     value = {"run": str(path), "finished": False, "round": result.round, "rounds": result.config["rounds"]}
     text = f"{path}: {value['round']} of {value['rounds']} rounds done; go on with: polyfed resume {path}"
     print_value(value, as_json, lambda: text)
-
-
-def reproduce(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", show_default=False)],
-    words: Annotated[list[str] | None, typer.Argument(metavar="[jobs=N] [share=false]", show_default=False)] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Where its runs are; finished ones are kept.")] = None,
-    store: Annotated[Path | None, typer.Option("--store", help="Folder of finished cells; new ones go there.")] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Run a paper's tables at CPU scale, going on where an earlier call stopped, and say which claims hold."""
-    from polyfed.files import write_file
-    from polyfed.papers.reproduce import as_json_value, as_markdown
-    from polyfed.papers.reproduce import reproduce as run_recipe
-    from polyfed.papers.store import Store
-    from polyfed.report.progress import watching
-
-    folder = out or Path(os.environ.get("POLYFED_OUT") or "runs") / f"reproduce-{paper}"
-    with watching(not quiet) as watch:
-        results = run_recipe(paper, folder, watch, only(words, "jobs", "share"), Store(store) if store else None)
-    write_file(folder / "results.md", as_markdown(paper, results).encode())
-    print_value(as_json_value(results), as_json, lambda: as_markdown(paper, results))
-    failed = {f"{name}/{cell}": error for name, one in results.items() for cell, error in one.failures.items()}
-    _list_failures(failed, f"polyfed reproduce {paper} --out {folder}")
 
 
 def _chosen(columns: str | None) -> list[str] | None:

@@ -17,13 +17,15 @@ from polyfed.errors import Interrupted, InUse, PolyfedError
 from polyfed.measure.watch import Watch
 
 
-def run_cells(folder: ComparisonFolder, watch: Watch) -> dict[str, PolyfedError]:
+def run_cells(folder: ComparisonFolder, watch: Watch, until: float | None = None) -> dict[str, PolyfedError]:
     """Run the missing cells, several at once if that is faster; return the errors of those that failed, by name.
+
+    After `until`, a time of the monotonic clock, those that run go on to their end and no further one begins.
 
     A cell another process works on is left to it and looked at again in the end. Where no cell got through and all
     failed alike, the mistake is not a cell's: it is raised.
     """
-    table = Standing(folder, watch)
+    table = Standing(folder, watch, until)
     division = Division(folder.grid.jobs, [cell.config for cell in table.open()])
     if division.obstacle and division.given not in (1, "auto"):
         watch.say(f"jobs={division.given}: {division.obstacle}, so one cell runs after the other")
@@ -64,7 +66,7 @@ class InTurn:
     def _do(self, cell: Cell) -> bool:
         """Run a cell to its end or its failure; False if another process has it, or the rounds it needs."""
         table = self.table
-        if table.waits(cell):
+        if table.waits(cell) or table.late:
             return False
         if table.finished(cell):
             return True

@@ -1,5 +1,6 @@
 """How far the cells of a comparison are, for those who run them and those who watch."""
 
+import time
 from collections.abc import Mapping
 from enum import Enum
 from statistics import fmean
@@ -42,8 +43,8 @@ class Onlooker(Watch, Protocol):
 class Standing:
     """The cells of a comparison and how far each is."""
 
-    def __init__(self, folder: ComparisonFolder, watch: Watch):
-        self.folder, self.watch = folder, watch
+    def __init__(self, folder: ComparisonFolder, watch: Watch, until: float | None = None):
+        self.folder, self.watch, self.until = folder, watch, until
         self.states = dict.fromkeys(folder.grid.cells, State.WAITING)
         self.seconds: dict[Cell, float] = {}
         self.failures: dict[str, PolyfedError] = {}
@@ -61,7 +62,13 @@ class Standing:
             while chain[-1] in self.sources:
                 chain.append(self.sources[chain[-1]])
             order |= dict.fromkeys(reversed(chain))
-        return [cell for cell in order if self.states[cell] not in (State.DONE, State.FAILED)]
+        late = (State.WAITING, State.ELSEWHERE) if self.late else ()
+        return [cell for cell in order if self.states[cell] not in (State.DONE, State.FAILED, *late)]
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is up after which no further cell begins."""
+        return self.until is not None and time.monotonic() > self.until
 
     def waits(self, cell: Cell) -> bool:
         """Whether the rounds of a cell are being made by another."""

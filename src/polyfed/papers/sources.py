@@ -1,72 +1,100 @@
-"""Which version of the sources made a result: a hash of the code that a cell's method, model and data use."""
+"""Which sources a cell's numbers come from, as one hash: where it differs, a stored number is stale."""
 
 import ast
 import hashlib
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
+import polyfed
 from polyfed.config import Config
+from polyfed.papers.cell import PaperCell
+from polyfed.papers.demos import demo_of
+from polyfed.registry import specs_in
 
-ROOT = Path(__file__).parent.parent
-ALWAYS = (  # what every run uses, whatever its classes import
-    "polyfed.data.federation",
-    "polyfed.data.split",
-    "polyfed.methods.sites.client",
-    "polyfed.methods.sites.server",
-    "polyfed.parts.average",
-    "polyfed.parts.fit",
-    "polyfed.parts.steps",
-)
-DECIDE = ("rng", "params", "data", "models", "parts", "methods")  # the rooms whose code decides a run's bits
+ROOT = Path(polyfed.__file__).parent
+ALWAYS = ("polyfed.parts.fit", "polyfed.parts.steps", "polyfed.data.split", "polyfed.data.longtail")
+# imports are followed into these rooms; what only reads, writes, runs or shows changes no number
+FOLLOWED = ("polyfed.methods", "polyfed.parts", "polyfed.models", "polyfed.threats", "polyfed.params", "polyfed.data")
+LEFT_OUT = ("polyfed.data.sources", "polyfed.data.inputs")
 
 
-def sources_hash(config: Config, root: Path = ROOT) -> str:
-    """A hash of the modules that the experiment's classes are written in and of all that these import.
-
-    Comments, docstrings and layout do not count.
-    """
-    chosen = (config.method, config.model.common, config.data, config.split.partition)
-    first = {kind.__module__ for one in chosen for kind in type(one).__mro__ if kind.__module__.startswith("polyfed.")}
-    first |= set(ALWAYS)
-    code = [f"{name}\n{_code(_file(name, root))}" for name in sorted(_closure(first, root))]
-    return hashlib.sha256("\n".join(code).encode()).hexdigest()[:16]
+def sources_of(cell: PaperCell) -> str:
+    """The hash of all sources that a cell's numbers depend on."""
+    if cell.item.demo:
+        return _hash(frozenset({demo_of(cell.item.demo).function.__module__, *ALWAYS}))
+    return config_sources(cell.config)
 
 
-def _closure(names: set[str], root: Path) -> set[str]:
-    """The modules of the deciding rooms among these, and whatever they import."""
+def config_sources(config: Config) -> str:
+    """The same for an experiment: its method with its bases, the model, the partition, what attacks and defends."""
+    return _hash(frozenset({*ALWAYS, *_modules(config)}))
+
+
+def _modules(config: Config) -> Iterator[str]:
+    chosen = (config.method, config.model, config.split.partition, config.attack, config.defence, config.privacy)
+    for spec in (inner for one in chosen for inner in specs_in(one)):
+        for cls in type(spec).__mro__:
+            if cls.__module__.startswith(FOLLOWED) and spec.name != "none":
+                yield cls.__module__
+
+
+@cache
+def _hash(modules: frozenset[str]) -> str:
+    made = hashlib.sha256()
+    for module in sorted(_reached(modules)):
+        made.update(module.encode())
+        made.update(_meaning(module).encode())
+    return made.hexdigest()[:16]
+
+
+def _reached(modules: Iterable[str]) -> set[str]:
+    """These modules and all that they import, directly or not, in the rooms that are followed."""
     found: set[str] = set()
-    open_ = {name for name in names if _decides(name, root)}
-    while open_:
-        found |= open_
-        open_ = {other for name in open_ for other in _imports(_file(name, root)) if _decides(other, root)} - found
+    open_ones = list(modules)
+    while open_ones:
+        module = open_ones.pop()
+        if module not in found and _file(module) is not None:
+            found.add(module)
+            open_ones += _imports(module)
     return found
 
 
-def _decides(name: str, root: Path) -> bool:
-    room = name.split(".")[1] if name.startswith("polyfed.") else ""
-    return room in DECIDE and _file(name, root).name != "__init__.py"
-
-
-def _file(name: str, root: Path) -> Path:
-    path = root.joinpath(*name.split(".")[1:])
-    return path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py"
-
-
-def _imports(file: Path) -> set[str]:
-    """The modules of polyfed that a file imports, or may be importing from."""
-    if not file.is_file():
-        return set()
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+@cache
+def _imports(module: str) -> tuple[str, ...]:
+    """What a module imports from the followed rooms; a package's own file only gathers names and is left out."""
+    made: list[str] = []
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            made += [f"{node.module}.{alias.name}" for alias in node.names] + [node.module]
         elif isinstance(node, ast.Import):
-            names |= {one.name for one in node.names}
-    return {name for name in names if name.startswith("polyfed.")}
+            made += [alias.name for alias in node.names]
+    inside = [name for name in made if name.startswith(FOLLOWED) and not name.startswith(LEFT_OUT)]
+    return tuple(name for name in dict.fromkeys(inside) if _file(name) is not None)
 
 
-def _code(file: Path) -> str:
-    """A file as its statements alone."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+@cache
+def _file(module: str) -> Path | None:
+    """The file of a module of polyfed; None for a package or a name inside a module."""
+    path = ROOT.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    return path if module.startswith("polyfed.") and path.is_file() else None
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    path = _file(module)
+    return ast.parse(path.read_text(encoding="utf-8") if path else "")
+
+
+@cache
+def _meaning(module: str) -> str:
+    path = _file(module)
+    return meaning_of(path.read_text(encoding="utf-8") if path else "")
+
+
+def meaning_of(text: str) -> str:
+    """A source without comments, docstrings and layout, which change no number."""
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node, clean=False):
             node.body = node.body[1:] or [ast.Pass()]

@@ -1,133 +1,282 @@
-"""The store: one small JSON file for each finished cell of a paper's table, so that no cell is computed twice."""
+"""The store: one small JSON file for each finished cell of a paper's table, by which it can be shown and verified."""
 
-import csv
-import io
 import json
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+import numpy as np
+from pydantic import ValidationError
 
-from polyfed.comparison.folder import Found
-from polyfed.comparison.grid import Cell
+from polyfed.comparison.folder import accuracies
 from polyfed.comparison.standing import own_seconds
-from polyfed.config import Config
-from polyfed.config.keys import deciding
-from polyfed.engine.run_folder import RunFolder
+from polyfed.engine.run_folder import RunFolder, environment
 from polyfed.errors import DataError
-from polyfed.files import write_file
-from polyfed.measure.stored import Environment, read_json
-from polyfed.papers.sources import sources_hash
+from polyfed.files import Place, write_file
+from polyfed.measure.metrics import recalls
+from polyfed.measure.stored import Stored
+from polyfed.papers.cell import PaperCell, digest
+from polyfed.papers.demos import Demo
+from polyfed.papers.sources import sources_of
+from polyfed.report.runs import records
 
 DIGITS = 6
-VERSIONS = ("polyfed", "torch", "numpy", "python")
-LEFT_OUT = ("run", "bytes", "keeps", "personal_before")  # of a summary: paths, and what the store does not show
+MOST = 40  # evaluations that are kept of a run, counted from its end
+FIELDS = ("accuracy", "balanced", "miou", "worst10", "tail")
+WHOLE = ("threats", "oracle")  # parts of a summary that are kept as a whole
+KEPT = ("clients", "classes")  # what a figure may ask to be kept of a run
 
 
-class Kept(BaseModel):
-    """One finished cell: what was run, what came out, and by which sources and machine."""
+class StoredCell(Stored):
+    """A file of the store."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    config: dict[str, Any]  # the keys that decide its bits
-    fingerprint: str
-    summary: dict[str, Any]
-    evaluations: dict[str, dict[str, float]]  # round -> measure -> accuracy
+    item: str
+    scale: str
+    panel: str
+    row: str
+    seed: int
+    identity: str
     sources: str
+    fingerprint: str
+    final: dict[str, float | None]
+    third: dict[str, float]
+    evaluations: dict[str, list[float | None]]
     versions: dict[str, str]
     cpu: str
-    commit: str | None
     minutes: float
+    commit: str | None = None
+    kept: dict[str, list[float | None]] = {}
+    numbers: dict[str, dict[str, float | None]] = {}  # of a demo
+    arrays: dict[str, Any] = {}  # of a demo
 
-    def made_by(self, config: Config) -> bool:
-        """Whether today's sources would run the same code for it."""
-        return self.sources == sources_hash(config)
+    def demo(self) -> Demo:
+        """What a demo had found."""
+        found = {
+            row: {name: math.nan if value is None else value for name, value in one.items()}
+            for row, one in self.numbers.items()
+        }
+        return Demo(found, {name: np.array(values, dtype=float) for name, values in self.arrays.items()})
 
-    def last_third(self, measure: str) -> float | None:
-        """The mean accuracy over the evaluations in the last third of the rounds."""
-        last = self.config["rounds"]  # what follows is measured after `finish`
-        rounds = [round for round in self.evaluations if last * 2 / 3 < int(round) <= last]
-        late = [self.evaluations[round][measure] for round in rounds if measure in self.evaluations[round]]
-        return sum(late) / len(late) if late else None
+    def last(self, path: str) -> float | None:
+        """A number after the last round."""
+        return self.final.get(path)
+
+    def mean_of_third(self, path: str) -> float | None:
+        """A number's mean over the evaluations in the last third; after the end where it is measured only then."""
+        return self.third.get(path, self.final.get(path))
+
+    def curve(self, path: str) -> list[tuple[int, float]]:
+        """A number at every evaluation that was kept, by round."""
+        pairs = zip(self.evaluations.get("round", []), self.evaluations.get(path, []), strict=False)
+        return [(int(r), v) for r, v in pairs if r is not None and v is not None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Store:
-    """A folder of finished cells."""
+    """A folder of cells; what is in it is read once."""
 
     path: Path
+    found: dict[str, StoredCell] = field(default_factory=dict)  # by file
+    by_identity: dict[tuple[str, str], list[StoredCell]] = field(default_factory=dict)  # and sources
 
-    def keep(self, place: str, cell: Cell, run: RunFolder, sources: str | None = None) -> Path:
-        """Write a finished run down under a table's place; `sources` names the hash if other sources made it."""
-        file = self.path / place / f"{cell.name}.json"
-        kept = _cell_of(run, cell.config, sources or sources_hash(cell.config))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_file(file, (json.dumps(kept.model_dump(), separators=(",", ":"), sort_keys=True) + "\n").encode())
-        return file
+    @staticmethod
+    def open(path: Path) -> "Store":
+        """The store in a folder, which need not be there yet."""
+        made = Store(path)
+        for file in sorted(path.glob("*/*/*/*/*.json")) if path.is_dir() else []:
+            made._enter(file.relative_to(path).as_posix(), read_cell(file))
+        return made
 
-    def files(self) -> Iterator[Path]:
-        """Every file of the store, in order of their names."""
-        yield from sorted(self.path.rglob("*.json"))
+    def _enter(self, file: str, cell: StoredCell) -> None:
+        self.found[file] = cell
+        self.by_identity.setdefault((cell.identity, cell.sources), []).append(cell)
 
-    def read(self, file: Path) -> Kept:
-        """One cell; a file that holds something else is refused."""
-        try:
-            return Kept.model_validate_json(file.read_bytes())
-        except (ValidationError, OSError) as error:
-            raise DataError(f"'{file}' is not a stored cell: {str(error).splitlines()[0]}") from None
+    def current(self, cell: PaperCell) -> StoredCell | None:
+        """A cell that was finished with today's recipe and sources, in whichever table; None where there is none."""
+        same = self.by_identity.get((cell.identity, sources_of(cell)), [])
+        wanted = wanted_of(cell)
+        return next((one for one in same if wanted <= set(one.kept)), None)
 
-    def find(self, config: Config) -> Kept | None:
-        """The cell of the same experiment that today's sources would repeat, wherever in the store it lies."""
-        return next((kept for kept in self._same(config) if kept.made_by(config)), None)
+    def stale(self, cell: PaperCell) -> StoredCell | None:
+        """What was finished in its place with another recipe or other sources."""
+        return self.found.get(cell.file) if self.current(cell) is None else None
 
-    def stale(self, config: Config) -> bool:
-        """Whether the experiment is there, but only as other sources made it."""
-        same = list(self._same(config))
-        return bool(same) and not any(kept.made_by(config) for kept in same)
+    def put(self, cell: PaperCell, made: StoredCell) -> None:
+        """Write a finished cell, at once; a stale one in its place is kept under the hash of its sources."""
+        before = self.found.get(cell.file)
+        if before is not None and (before.identity, before.sources) != (made.identity, made.sources):
+            self._write(cell.file.removesuffix(".json") + f".{before.identity[:4]}{before.sources[:4]}.json", before)
+        self._write(cell.file, made)
 
-    def _same(self, config: Config) -> Iterator[Kept]:
-        wanted = deciding(config.dump())
-        yield from (kept for kept in map(self.read, self.files()) if kept.config == wanted)
-
-    def found(self, cell: Cell) -> Found | None:
-        """A stored cell as a comparison shows it."""
-        kept = self.find(cell.config)
-        return None if kept is None else Found(cell.row, cell.seed, kept.summary, cell.setting)
+    def _write(self, file: str, made: StoredCell) -> None:
+        target = self.path / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_file(target, (json.dumps(_without_nothing(made), separators=(",", ":")) + "\n").encode())
+        self._enter(file, made)
 
 
-def _cell_of(run: RunFolder, config: Config, sources: str) -> Kept:
+def _without_nothing(made: StoredCell) -> dict[str, Any]:
+    return {key: value for key, value in made.model_dump(mode="json").items() if value not in ({}, None)}
+
+
+def read_cell(file: Path) -> StoredCell:
+    """A file of a store, checked."""
+    try:
+        tree = json.loads((Place(file.parent) / file.name).read_text())
+        return StoredCell.model_validate({"evaluations": {}, "third": {}, "final": {}, **tree})
+    except (ValueError, TypeError, RecursionError) as error:
+        first = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
+        said = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error)
+        raise DataError(f"'{file}' is no cell of a store: {said}") from None
+
+
+def wanted_of(cell: PaperCell) -> set[str]:
+    """What a cell's picture needs beside its numbers."""
+    kept = cell.item.figure.options.get("keeps", []) if cell.item.figure and not cell.item.demo else []
+    return set(kept) & set(KEPT)
+
+
+# ---- from a finished run
+
+
+def from_run(cell: PaperCell, run: RunFolder) -> StoredCell:
+    """A finished run as the store keeps it."""
     summary = run.result()
     if summary is None:
-        raise DataError(f"'{run.path}' is not finished")
-    around = read_json(run.place / "environment.json", Environment) or {}
-    return Kept(
-        config=deciding(config.dump()),
+        raise DataError(f"the run at '{run.path}' is not finished")
+    final = dict(_finals(summary, cell))
+    series, rounds = _series(run)
+    final |= dict(_derived(cell, series, rounds))
+    return StoredCell(
+        **_place(cell),
         fingerprint=summary["fingerprint"],
-        summary=_rounded({key: value for key, value in summary.items() if key not in LEFT_OUT}),
-        evaluations=_evaluations(run),
-        sources=sources,
-        versions={name: str(around.get(name, "unknown")) for name in VERSIONS},
-        cpu=f"{around.get('cpu', 'unknown')}, {around.get('capability', 'unknown')}",
-        commit=around.get("commit"),
-        minutes=round(own_seconds(summary) / 60, 2),
+        final={path: _short(value) for path, value in final.items()},
+        third=_thirds(series, rounds, final, cell.config.rounds),
+        evaluations=_thinned(series, rounds),
+        kept=_kept(cell, run),
+        minutes=round(own_seconds(summary) / 60, 3),
     )
 
 
-def _evaluations(run: RunFolder) -> dict[str, dict[str, float]]:
-    made: dict[str, dict[str, float]] = {}
-    text = (run.path / "rounds.csv").read_text(encoding="utf-8")
-    for row in csv.DictReader(io.StringIO(text)):
-        if row["accuracy"]:
-            made.setdefault(row["round"], {})[row["measure"]] = round(float(row["accuracy"]), DIGITS)
+def from_demo(cell: PaperCell, found: Demo, minutes: float) -> StoredCell:
+    """A finished demo as the store keeps it."""
+    numbers = {row: {name: _short(value) for name, value in one.items()} for row, one in found.numbers.items()}
+    arrays = {name: np.round(np.asarray(array, dtype=float), 4).tolist() for name, array in found.arrays.items()}
+    return StoredCell(
+        **_place(cell),
+        fingerprint=digest([numbers, arrays]),
+        final={},
+        third={},
+        evaluations={},
+        numbers=numbers,
+        arrays=arrays,
+        minutes=round(minutes, 3),
+    )
+
+
+def _place(cell: PaperCell) -> dict[str, Any]:
+    here = environment()
+    return {
+        "item": cell.item.id,
+        "scale": cell.scale,
+        "panel": cell.panel,
+        "row": cell.row,
+        "seed": cell.seed,
+        "identity": cell.identity,
+        "sources": sources_of(cell),
+        "versions": {name: str(here[name]) for name in ("polyfed", "torch", "python")},
+        "cpu": here["cpu"],
+        "commit": here["commit"],
+    }
+
+
+def _finals(summary: Mapping[str, Any], cell: PaperCell) -> Iterator[tuple[str, float | None]]:
+    """The numbers that are kept: the usual ones of every measure, and what the table shows."""
+    shown = {cell.item.of(cell.row, column) for column in cell.item.columns}
+    for path, value in _leaves(summary):
+        usual = path.rpartition(".")[2] in FIELDS and path.split(".")[0] not in ("personal_before", "validation")
+        if usual or path in shown or path.split(".")[0] in WHOLE:
+            yield path, value
+
+
+def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float | None]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{key}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{above}{key}", float(value)
+
+
+def _series(run: RunFolder) -> tuple[dict[str, dict[int, float]], list[int]]:
+    """Every number by round, and the rounds that were evaluated."""
+    series: dict[str, dict[int, float]] = {}
+    found = records(run.path, "rounds")
+    for name in ("accuracy", "miou"):
+        if name in found:
+            for number, measure, value in zip(found["round"], found["measure"], found[name], strict=True):
+                if not math.isnan(value):
+                    series.setdefault(f"{measure}.{name}", {})[int(number)] = float(value)
+    if len(threats := records(run.path, "threats")):
+        for name in ("acc", "asr"):
+            pairs = zip(threats["round"], threats[name], strict=True)
+            series[f"threats.{name}"] = {int(r): float(v) for r, v in pairs if not math.isnan(v)}
+    ends = {path for path in series if path.split(".")[0].endswith("_final")}
+    kept = {path: values for path, values in series.items() if path not in ends}
+    return kept, sorted({number for values in kept.values() for number in values})
+
+
+def _derived(
+    cell: PaperCell, series: Mapping[str, Mapping[int, float]], rounds: list[int]
+) -> Iterator[tuple[str, float | None]]:
+    """Numbers made of curves: `rounds_to:personal.accuracy:0.7` is the first evaluated round that has so much."""
+    for column in cell.item.columns:
+        path = cell.item.of(cell.row, column)
+        if path.startswith("rounds_to:"):
+            _, of, least = path.split(":")
+            reached = [number for number in rounds if series.get(of, {}).get(number, -math.inf) >= float(least)]
+            yield path, float(reached[0]) if reached else None
+
+
+def _thirds(
+    series: Mapping[str, Mapping[int, float]], rounds: list[int], final: Mapping[str, float | None], all_rounds: int
+) -> dict[str, float]:
+    """The mean of each number over the last third; where finishing changed a number, only the end counts."""
+    late = [number for number in rounds if number > all_rounds * 2 / 3]
+    made = {}
+    for path, values in series.items():
+        there = [values[number] for number in late if number in values]
+        end, before = final.get(path), values.get(max(values))
+        finished = end is not None and before is not None and abs(end - before) > 10**-DIGITS
+        if there:
+            made[path] = round(end if finished and end is not None else fmean(there), DIGITS)
     return made
 
 
-def _rounded(value: Any) -> Any:
-    """Numbers with as many digits as anybody compares."""
-    if isinstance(value, float):
-        return round(value, DIGITS)
-    if isinstance(value, Mapping):
-        return {key: _rounded(one) for key, one in value.items()}
-    return [_rounded(one) for one in value] if isinstance(value, list) else value
+def _thinned(series: Mapping[str, Mapping[int, float]], rounds: list[int]) -> dict[str, list[float | None]]:
+    """Every number at equally spaced evaluations, the last among them."""
+    step = max(1, -(-len(rounds) // MOST))
+    chosen = rounds[::-1][::step][::-1]
+    columns: dict[str, list[float | None]] = {"round": [float(number) for number in chosen]}
+    return columns | {path: [_short(values.get(n)) for n in chosen] for path, values in series.items()}
+
+
+def _kept(cell: PaperCell, run: RunFolder) -> dict[str, list[float | None]]:
+    """What the picture needs: each client's accuracy, or each class's recall over all clients."""
+    wanted = wanted_of(cell)
+    made: dict[str, list[float | None]] = {}
+    if "clients" in wanted:
+        made["clients"] = [round(value, 4) for _, value in sorted(accuracies(run).items())]
+    if "classes" in wanted:
+        counts = (run.counts() or {}).get("final_personal")
+        found = recalls(np.sum(counts, axis=0)).tolist() if counts is not None else []
+        made["classes"] = [None if math.isnan(value) else round(value, 4) for value in found]
+    return made
+
+
+def _short(value: float | None) -> float | None:
+    if value is None or not math.isfinite(value):
+        return None
+    return round(float(value), DIGITS)

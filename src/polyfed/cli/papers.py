@@ -1,0 +1,164 @@
+"""`polyfed reproduce` and `verify`: the papers' tables and figures, and whether stored cells come out again."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from polyfed.cli.common import Json, Quiet, print_value, say
+from polyfed.errors import RunFailed, UsageError
+
+if TYPE_CHECKING:
+    from polyfed.papers.found import ItemFound
+    from polyfed.papers.reproduce import Wish
+    from polyfed.papers.store import Store
+
+NICENESS = 10  # long grids leave the machine to whoever works at it
+StorePath = Annotated[
+    Path | None, typer.Option("--store", help="The folder of finished cells; by default ./results if it is there.")
+]
+
+
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[PAPER|PAPER.ITEM ...]", show_default=False)] = None,
+    scale: Annotated[str, typer.Option(help="cpu or paper.")] = "cpu",
+    seeds: Annotated[int | None, typer.Option(help="How many seeds; by default the recipe's.", min=1)] = None,
+    only: Annotated[str, typer.Option("--only", help="Only panels with this text in their names.")] = "",
+    rows: Annotated[str, typer.Option("--rows", help="Only rows with this text in their names.")] = "",
+    jobs: Annotated[str, typer.Option(help="Cells at once: auto or a number.")] = "auto",
+    minutes: Annotated[float | None, typer.Option(help="Begin no further cell after so many minutes.", min=0)] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Where its runs are; they go on there.")] = None,
+    store: StorePath = None,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="List, with times that are measured now.")] = False,
+    write_docs: Annotated[
+        Path | None, typer.Option("--write-docs", help="Run nothing; write the page of results to this file.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Reproduce papers' tables and figures, with the printed numbers beside; with no argument, list them all."""
+    from polyfed.papers.store import Store
+
+    folder = out or Path(os.environ.get("POLYFED_OUT") or "runs") / "papers"
+    kept = Store.open(store_path(store, folder))
+    if write_docs is not None:
+        from polyfed.files import write_file
+        from polyfed.papers.page import results_page
+
+        write_file(write_docs, results_page(kept).encode())
+        print_value({"page": str(write_docs)}, as_json, lambda: f"results: {write_docs}")
+        return
+    if not names or calibrate:
+        _list(names or [], kept, calibrate, as_json)
+        return
+    from polyfed.papers.reproduce import Wish
+
+    _run(names, Wish(scale, seeds, only, rows, minutes, {"jobs": _jobs(jobs)}), kept, folder, as_json, quiet)
+
+
+def store_path(given: Path | None, out: Path) -> Path:
+    """The store that is named, else ./results if it is there, else one beside the runs."""
+    if given is not None:
+        return given
+    here = Path("results")
+    return here if here.is_dir() else out / "results"
+
+
+def _list(names: list[str], store: "Store", calibrate: bool, as_json: bool) -> None:
+    from polyfed.papers import listing
+    from polyfed.papers.calibrate import Calibration
+    from polyfed.papers.recipe import find_items
+
+    listed = listing.entries(find_items(names), store, Calibration(), calibrate)
+    print_value(listing.as_json(listed), as_json, lambda: listing.as_text(listed))
+
+
+def _run(names: Sequence[str], wish: "Wish", store: "Store", folder: Path, as_json: bool, quiet: bool) -> None:
+    from polyfed.papers.recipe import SCALES, find_items
+    from polyfed.papers.reproduce import reproduce as run_items
+    from polyfed.report.progress import watching
+
+    if wish.scale not in SCALES:
+        raise UsageError(f"--scale is {' or '.join(SCALES)} (got '{wish.scale}')")
+    chosen = [item for item in find_items(names) if wish.scale in item.scales]
+    if not chosen:
+        raise UsageError(f"nothing of {', '.join(names)} has the scale '{wish.scale}'")
+    if not any(wish.cells(item) for item in chosen):
+        asked = [f"{what} '{text}'" for what, text in (("--only", wish.only), ("--rows", wish.rows)) if text]
+        raise UsageError(f"nothing of {', '.join(names)} has the text of {' and '.join(asked)} in its names")
+    os.nice(max(0, NICENESS - os.nice(0)))
+    with watching(not quiet) as watch:
+        results = run_items(chosen, wish, store, folder, watch)
+    written = _write(results, store, folder)
+    text = "\n".join(found.markdown() for found in results)
+    print_value([found.as_json() for found in results], as_json, lambda: text + "\n" + "\n".join(written))
+    failed = {name: error for found in results for name, error in found.failures.items()}
+    if failed:
+        for name, error in failed.items():
+            say(f"{name} failed: {error}", 0)
+        again = f"polyfed reproduce {' '.join(names)} --scale {wish.scale} --out {folder}"
+        raise RunFailed(f"{len(failed)} cells failed; try them again with: {again}")
+
+
+def _jobs(jobs: str) -> int | Literal["auto"]:
+    if jobs == "auto":
+        return "auto"
+    if not jobs.isdecimal() or int(jobs) < 1:
+        raise UsageError(f"--jobs is auto or a number of cells to run at once (got '{jobs}')")
+    return int(jobs)
+
+
+def _write(results: "Sequence[ItemFound]", store: "Store", folder: Path) -> list[str]:
+    """Tables, pictures with their data, and a page for each paper; where they are."""
+    from polyfed.errors import DataError
+    from polyfed.files import write_file
+    from polyfed.papers.drawings import picture
+    from polyfed.papers.page import html_page
+
+    folder.mkdir(parents=True, exist_ok=True)
+    said = [f"store: {store.path}"]
+    for found in results:
+        name = f"{found.item.id}-{found.scale}"
+        write_file(folder / f"{name}.md", found.markdown().encode())
+        try:
+            made = picture(found, folder / name)
+        except DataError as error:
+            said.append(f"no picture: {error}")
+            continue
+        if made is not None:
+            made.save(folder / f"{name}.png")
+            made.close()
+            said.append(f"picture: {folder / name}.png")
+    for paper in dict.fromkeys(found.item.paper for found in results):
+        write_file(folder / f"{paper}.html", html_page(paper, store, folder).encode())
+        said.append(f"page: {folder / paper}.html")
+    return said
+
+
+def verify(
+    path: Annotated[Path, typer.Argument(metavar="STORE", show_default=False, help="A store, a part of it, a cell.")],
+    cells: Annotated[int, typer.Option("--cells", help="How many cells, drawn at random.", min=1)] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Of the drawing.", min=0)] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Where they run; an empty or new folder.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Repeat cells of a store, drawn at random, and compare fingerprints and numbers; exit code 1 if one differs."""
+    from polyfed.papers import verify as room
+    from polyfed.report.progress import watching
+
+    if out is not None and out.exists() and any(out.iterdir()):
+        raise UsageError(f"'{out}' is not empty: a cell is repeated from its beginning, in a new folder")
+    root, files = room.stored_files(path)
+    with tempfile.TemporaryDirectory() as aside, watching(not quiet) as watch:
+        checked = room.verify(room.draw(files, cells, seed), out or Path(aside), watch)
+    value = [{"cell": str(one.file), "outcome": one.outcome, "said": one.said} for one in checked]
+    lines = [f"{one.outcome}: {one.file.resolve().relative_to(root)}: {one.said}" for one in checked]
+    differing = sum(one.failed for one in checked)
+    lines.append(f"{len(checked)} of {len(files)} cells drawn, {differing} different")
+    print_value(value, as_json, lambda: "\n".join(lines))
+    if differing:
+        raise typer.Exit(1)

@@ -1,0 +1,125 @@
+"""How long a cell will take on this machine: a few timed steps of its model on its data, remembered for next time.
+
+It is an estimate of training and evaluating one model. Methods that do more (a second model, personalisation at every
+evaluation) take longer; where the store has cells of a row, their minutes are taken instead.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from polyfed.config import Config
+from polyfed.engine.run_folder import environment
+from polyfed.errors import PolyfedError
+from polyfed.files import write_file
+from polyfed.papers.cell import PaperCell, digest
+from polyfed.parts.chunks import cores
+
+STEPS = 4  # that are timed, after one that is not
+SECONDS = 3.0  # after which no further step is taken
+FORWARD = 1 / 3  # of a step's time
+
+
+def cache_file() -> Path:
+    """Where measured times are remembered: in the user's cache directory."""
+    above = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(above).expanduser() / "polyfed" / "calibration.json"
+
+
+class Calibration:
+    """Times that were measured on this machine."""
+
+    def __init__(self, file: Path | None = None):
+        self.file = file or cache_file()
+        self.known: dict[str, Any] = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def minutes(self, cell: PaperCell, measure: bool = False) -> float | None:
+        """What a cell takes on one core; None for a demo, for data that are not here, and before it was measured."""
+        if cell.item.demo:
+            return None
+        config = cell.config
+        sizes = self._get(_sizes_key(config), measure, lambda: _sizes(config))
+        step = self._get(_step_key(config), measure, lambda: _seconds_per_sample(config))
+        if sizes is None or step is None:
+            return None
+        return _work(config, sizes) * step / 60
+
+    def _get(self, key: str, measure: bool, how: Callable[[], Any]) -> Any:
+        if key not in self.known and measure:
+            try:
+                self.known[key] = how()
+            except PolyfedError:  # the data are not here, or the model cannot take them: the run says so
+                return None
+            self._save()
+        return self.known.get(key)
+
+    def _save(self) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(self.file, json.dumps(self.known, indent=0).encode(), durable=False)
+
+
+def at_once(minutes: float) -> float:
+    """Minutes of one core as minutes of this machine, whose cores run cells side by side."""
+    return minutes / cores()
+
+
+def _sizes_key(config: Config) -> str:
+    tree = config.dump()
+    return "sizes " + digest([tree["data"], tree["split"]])
+
+
+def _step_key(config: Config) -> str:
+    here, tree = environment(), config.dump()
+    return "seconds " + digest([here["cpu"], here["torch"], tree["model"], tree["data"], config.train.batch])
+
+
+def _sizes(config: Config) -> list[int]:
+    """Training samples of all clients, and samples of local tests and the global test."""
+    from polyfed.engine.work import federation_of
+
+    told = federation_of(config).describe()
+    clients = told["clients"]
+    train, test = (sum(int(one[part]) for one in clients) for part in ("train", "test"))
+    return [train, test, int(told["global_test"])]
+
+
+def _work(config: Config, sizes: list[int]) -> float:
+    """Samples that are trained on in a run, with those that are only looked at counted by what they cost."""
+    train, local, everybody = sizes
+    trained = config.rounds * config.participation * train * config.train.epochs
+    evaluations = -(-config.rounds // config.eval.every)
+    return trained + FORWARD * evaluations * (2 * local + everybody)
+
+
+def _seconds_per_sample(config: Config) -> float:
+    """A few steps of gradient descent in this process, with one thread."""
+    import torch
+    import torch.nn.functional as F
+
+    from polyfed.engine.threads import threads
+    from polyfed.engine.work import federation_of
+
+    data = federation_of(config)
+    batch = config.train.batch
+    net = config.model.build(data.shape, data.classes)
+    x = torch.zeros(batch, *data.shape).to(memory_format=torch.channels_last if len(data.shape) == 3 else None)
+    y = torch.zeros((batch, *data.shape[1:]) if data.masks else (batch,), dtype=torch.long)
+    taken = []
+    with threads(1):
+        for _ in range(STEPS + 1):
+            began = time.process_time()
+            F.cross_entropy(net(x), y).backward()
+            taken.append(time.process_time() - began)
+            if sum(taken) > SECONDS:
+                break
+    return min(taken[1:] or taken) / batch

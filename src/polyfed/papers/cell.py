@@ -1,0 +1,109 @@
+"""A cell of a recipe: one row in one panel at one scale with one seed, and the experiment that it is."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from polyfed.comparison.grid import experiment
+from polyfed.config import Config, Tree, make_config, merge, unflatten
+from polyfed.errors import UsageError
+from polyfed.papers.recipe import Item
+
+DEMO = "demo"  # the row of an item that is no comparison of runs
+
+
+@dataclass(frozen=True, eq=False)
+class PaperCell:
+    """Where a cell stands, and what is run there."""
+
+    item: Item
+    scale: str
+    panel: str
+    row: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Its name in sentences."""
+        return f"{self.item.id} ({self.scale}), {self.panel}, {self.row}, seed {self.seed}"
+
+    @property
+    def file(self) -> str:
+        """Its file below a store."""
+        folder = f"{self.item.paper}/{self.item.name}/{self.scale}/{slug(self.panel)}"
+        return f"{folder}/{slug(self.row)}-s{self.seed}.json"
+
+    @property
+    def layers(self) -> list[Tree]:
+        """Its keys, the later over the earlier: common ones, the scale's, the panel's, the row's."""
+        item, panel = self.item, self.item.panels[self.panel]
+        made = [item.keys, item.scales[self.scale].keys, panel.keys, getattr(panel, self.scale)]
+        if not item.demo:
+            row = item.rows[self.row]
+            made += [row.keys, getattr(row, self.scale)]
+        return [unflatten(layer) for layer in made]
+
+    @property
+    def tree(self) -> Tree:
+        """All its keys in one tree."""
+        made: Tree = {}
+        for layer in self.layers:
+            made = merge(made, layer)
+        return made
+
+    @cached_property
+    def config(self) -> Config:
+        """Its experiment, checked."""
+        try:
+            return make_config(*self.layers, {"seed": self.seed})
+        except UsageError as error:
+            raise UsageError(f"{self.name}: {error}") from None
+
+    @cached_property
+    def identity(self) -> str:
+        """A hash of what decides its numbers: equal cells of different items are the same experiment."""
+        what: Any = {"demo": self.item.demo, "seed": self.seed, "keys": self.tree}
+        return digest(what if self.item.demo else _counting(experiment(self.config)))
+
+
+def _counting(tree: Tree) -> Tree:
+    """Without what is only a place or a pace: where data lie, how often a run is saved, on which device it runs."""
+    data = {key: value for key, value in tree["data"].items() if key not in ("root", "file")}
+    return {**{key: value for key, value in tree.items() if key not in ("checkpoint", "device")}, "data": data}
+
+
+def digest(value: Any) -> str:
+    """A short hash of plain data."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def slug(name: str) -> str:
+    """A name as a file can have it; what differs only in signs keeps apart by the signs' words."""
+    words = name.replace("+", " plus ").replace("%", " percent ")
+    return re.sub(r"[^A-Za-z0-9.]+", "-", words).strip("-.").lower() or "all"
+
+
+def cells_of(item: Item, scale: str, seeds: int | None = None, only: str = "", rows: str = "") -> list[PaperCell]:
+    """The cells of an item at a scale, seeds outermost; `only` and `rows` are texts in the names of panels and rows."""
+    if scale not in item.scales:
+        raise UsageError(f"{item.id} has no scale '{scale}'; it has {', '.join(item.scales)}")
+    count = seeds if seeds is not None else item.scales[scale].seeds
+    return [
+        PaperCell(item, scale, panel, row, seed)
+        for seed in range(count)
+        for panel, row in _places(item)
+        if only.casefold() in panel.casefold() and rows.casefold() in row.casefold()
+    ]
+
+
+def _places(item: Item) -> Iterator[tuple[str, str]]:
+    for panel in item.panels:
+        for row, keys in item.rows.items():
+            if panel in (keys.panels or item.panels):
+                yield panel, row
+        if item.demo:
+            yield panel, DEMO

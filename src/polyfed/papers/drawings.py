@@ -1,0 +1,284 @@
+"""Pictures of the papers' items, drawn from the store: curves, lines over a setting, bars, scatters, histograms.
+
+A kind of `polyfed figure` (holdings, clusters, ...) needs the runs themselves, and is drawn where they still lie.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyfed.comparison.folder import is_comparison
+from polyfed.errors import DataError, UsageError, did_you_mean
+from polyfed.files import write_file
+from polyfed.papers.demos import Drawn, Shown, demo_of
+from polyfed.papers.found import ItemFound
+from polyfed.report.charts import COUNT, NUMBER, PERCENT, POINTS, Axis, Bars, Chart, Dots, Histogram, Line, Mark, Panel
+from polyfed.report.kinds import KINDS
+from polyfed.report.kinds import draw as draw_runs
+from polyfed.report.runs import select
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BINS = 20
+DPI = 110
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture and its data."""
+
+    figure: "Figure"
+    table: str  # CSV
+
+    def png(self) -> bytes:
+        """The picture as a PNG file; the same picture gives the same bytes."""
+        content = io.BytesIO()
+        self.figure.savefig(content, format="png", dpi=DPI, metadata={"Software": None}, bbox_inches="tight")
+        return content.getvalue()
+
+    def save(self, path: Path) -> Path:
+        """Write the PNG, and its data beside it; where the data are."""
+        write_file(path, self.png())
+        write_file(path.with_suffix(".csv"), self.table.encode())
+        return path.with_suffix(".csv")
+
+    def close(self) -> None:
+        """Free the figure."""
+        from matplotlib import pyplot
+
+        pyplot.close(self.figure)
+
+
+def picture(found: ItemFound, runs: Path | None = None) -> Picture | None:
+    """The picture of an item: None where it has none, or nothing is done; `runs` is the folder of its runs."""
+    if not found.current or (found.item.figure is None and not found.item.demo):
+        return None
+    if found.item.demo:
+        drawn = _of_demo(found)
+        if drawn is not None:
+            return Picture(drawn.figure, as_csv(drawn.rows))
+    return _printed(chart_of(found, runs))
+
+
+def _of_demo(found: ItemFound) -> Drawn | None:
+    demo = demo_of(found.item.demo)
+    shown = [Shown(cell.panel, cell.seed, stored.demo()) for cell, stored in found.current.items()]
+    return demo.draw(shown) if demo.draw is not None else None
+
+
+def _printed(chart: Chart) -> Picture:
+    from matplotlib import pyplot
+
+    from polyfed.report.print import STYLE, drawing
+
+    with pyplot.rc_context(STYLE):
+        return Picture(drawing(chart.written()), chart.frame().to_csv(index=False, lineterminator="\n"))
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows with the same keys as a CSV file."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def chart_of(found: ItemFound, runs: Path | None = None) -> Chart:
+    """An item's figure as data; a demo without a drawing has bars of its numbers."""
+    kind = found.item.figure.kind if found.item.figure and not found.item.demo else "bars"
+    if kind in DRAWINGS:
+        panels = [panel for panel in DRAWINGS[kind](found) if panel.marks]
+        if not panels:
+            raise DataError(f"{found.item.id}: nothing that its figure '{kind}' shows is done yet")
+        return Chart(kind, found.item.title, found.item.place, panels)
+    if kind not in KINDS:
+        raise UsageError(f"{found.item.id}: there is no figure '{kind}'; {did_you_mean(kind, [*DRAWINGS, *KINDS])}")
+    if runs is None or not is_comparison(runs):
+        raise DataError(f"{found.item.id}: the figure '{kind}' is drawn from its runs, and they are not here")
+    return draw_runs(kind, select([runs]))
+
+
+# ---- the kinds
+
+
+def curves(found: ItemFound) -> list[Panel]:
+    """A column against rounds: a panel for each setting, a line for each row, the band is one standard deviation."""
+    column = _column(found)
+    x, y = Axis("round", "round", COUNT), _axis(found, column)
+    return [
+        Panel(_title(found, panel), x, y, [mark for row in _rows(found) for mark in _curve(found, panel, row, column)])
+        for panel in _panels(found)
+    ]
+
+
+def _curve(found: ItemFound, panel: str, row: str, column: str) -> list[Mark]:
+    path = found.item.of(row, column)
+    points: dict[int, list[float]] = {}
+    for cell, stored in found.current.items():
+        if (cell.panel, cell.row) == (panel, row):
+            for number, value in stored.curve(path):
+                points.setdefault(number, []).append(value)
+    if not points:
+        return []
+    x, values = zip(*sorted(points.items()), strict=True)
+    means, spreads = [fmean(each) for each in values], [_spread(each) for each in values]
+    return [Line(row, _tint(found, row), [float(at) for at in x], means, spreads, [len(each) for each in values])]
+
+
+def lines(found: ItemFound) -> list[Panel]:
+    """A column against a number of the setting: `options: {at: {NAME: number}}` places panels, or rows."""
+    at: Mapping[str, float] = found.item.figure.options.get("at", {}) if found.item.figure else {}
+    column = _column(found)
+    over_panels = all(name in found.item.panels for name in at)
+    label = (found.item.figure.x if found.item.figure else "") or "setting"
+    marks = []
+    for tint, series in enumerate(_rows(found) if over_panels else _panels(found)):
+        spots = {x: (name, series) if over_panels else (series, name) for name, x in at.items()}
+        values = {x: list(found.numbers((*spot, column), end=True).values()) for x, spot in sorted(spots.items())}
+        there = {x: _fractions(found, column, each) for x, each in values.items() if each}
+        if there:
+            means, spreads = [fmean(v) for v in there.values()], [_spread(v) for v in there.values()]
+            marks.append(Line(series, tint, list(there), means, spreads, [len(v) for v in there.values()]))
+    return [Panel("", Axis(label, label), _axis(found, column), marks)]
+
+
+def bars(found: ItemFound) -> list[Panel]:
+    """Numbers at the end: a panel for each column, a place for each setting, a bar for each row."""
+    made = []
+    columns = dict.fromkeys(line.column for line in found.lines)
+    chosen = [found.item.figure.y] if found.item.figure and found.item.figure.y in columns else list(columns)
+    for column in chosen:
+        lines_here = [line for line in found.lines if line.column == column and line.end]
+        places = list(dict.fromkeys(line.panel for line in lines_here))
+        rows = list(dict.fromkeys(line.row for line in lines_here))
+        marks = []
+        for tint, row in enumerate(rows):
+            own = {
+                line.panel: _fractions(found, column, list(line.end.values())) for line in lines_here if line.row == row
+            }
+            at = [float(places.index(panel)) for panel in own]
+            marks.append(Bars(row, tint, at, [fmean(v) for v in own.values()], [_spread(v) for v in own.values()]))
+        made.append(Panel(column, Axis("", "panel", names=places), _axis(found, column), marks))
+    return made
+
+
+def scatter(found: ItemFound) -> list[Panel]:
+    """One column against another: a point for each row, the mean over settings and seeds."""
+    figure = found.item.figure
+    x, y = (figure.x if figure else ""), (figure.y if figure else "")
+    known = found.item.columns
+    for column in (x, y):
+        if column not in known:
+            raise UsageError(f"{found.item.id}: a scatter names two columns; {did_you_mean(column, known)}")
+    marks: list[Mark] = []
+    for row in _rows(found):
+        both = [[v for p in _panels(found) for v in found.numbers((p, row, c), end=True).values()] for c in (x, y)]
+        if all(both):
+            means = [fmean(_fractions(found, c, v)) for c, v in zip((x, y), both, strict=True)]
+            marks.append(Dots(row, _tint(found, row), [means[0]], [means[1]], [row]))
+    return [Panel("", _axis(found, x), _axis(found, y), marks)]
+
+
+def histogram(found: ItemFound) -> list[Panel]:
+    """How much better each client is in one row than in another.
+
+    It needs `options: {better: ROW, than: ROW, keeps: [clients]}`.
+    """
+    options = found.item.figure.options if found.item.figure else {}
+    made = []
+    for panel in _panels(found):
+        changes: list[float] = []
+        by_place = {(cell.row, cell.seed): stored for cell, stored in found.current.items() if cell.panel == panel}
+        for (row, seed), ours in by_place.items():
+            theirs = by_place.get((str(options.get("than")), seed))
+            if row == options.get("better") and theirs is not None:
+                pairs = zip(ours.kept.get("clients", []), theirs.kept.get("clients", []), strict=False)
+                changes += [a - b for a, b in pairs if a is not None and b is not None]
+        if changes:
+            edges = np.histogram_bin_edges(changes, BINS).tolist()
+            names = [str(place) for place in range(len(changes))]
+            mark = Histogram(str(options["better"]), 0, changes, names, edges)
+            worse = sum(change < 0 for change in changes)
+            x = Axis(f"accuracy of {options['better']} less that of {options['than']}, points", "change", POINTS)
+            note = f"{worse} of {len(changes)} clients are worse off"
+            made.append(Panel(_title(found, panel), x, Axis("clients", "clients", COUNT), [mark], note, rule=0.0))
+    return made
+
+
+def classes(found: ItemFound) -> list[Panel]:
+    """The recall of every class: a panel for each setting, a bar for each row; `options: {keeps: [classes]}`."""
+    made = []
+    for panel in _panels(found):
+        marks: list[Mark] = []
+        longest = 0
+        for row in _rows(found):
+            kept = [s.kept.get("classes", []) for c, s in found.current.items() if (c.panel, c.row) == (panel, row)]
+            values = [[v for v in each if v is not None] for each in zip(*kept, strict=False)]
+            there = {float(at): each for at, each in enumerate(values) if each}
+            longest = max(longest, len(values))
+            if there:
+                means, spreads = [fmean(v) for v in there.values()], [_spread(v) for v in there.values()]
+                marks.append(Bars(row, _tint(found, row), list(there), means, spreads))
+        x = Axis("class", "class", names=[str(at) for at in range(longest)])
+        made.append(Panel(_title(found, panel), x, Axis("recall", "recall", PERCENT), marks))
+    return made
+
+
+DRAWINGS: Mapping[str, Callable[[ItemFound], list[Panel]]] = {
+    "curves": curves,
+    "lines": lines,
+    "bars": bars,
+    "scatter": scatter,
+    "histogram": histogram,
+    "class-recalls": classes,
+}
+
+
+# ---- what they share
+
+
+def _column(found: ItemFound) -> str:
+    figure = found.item.figure
+    column = (figure.y if figure else "") or next(iter(found.item.columns))
+    if column not in found.item.columns:
+        raise UsageError(f"{found.item.id}: its figure names '{column}'; {did_you_mean(column, found.item.columns)}")
+    return column
+
+
+def _panels(found: ItemFound) -> list[str]:
+    chosen = found.item.figure.panels if found.item.figure else ()
+    return [panel for panel in found.item.panels if not chosen or panel in chosen]
+
+
+def _rows(found: ItemFound) -> list[str]:
+    chosen = found.item.figure.rows if found.item.figure else ()
+    return [row for row in found.item.rows if not chosen or row in chosen]
+
+
+def _tint(found: ItemFound, row: str) -> int:
+    return list(found.item.rows).index(row)
+
+
+def _title(found: ItemFound, panel: str) -> str:
+    return panel if len(found.item.panels) > 1 else ""
+
+
+def _axis(found: ItemFound, column: str) -> Axis:
+    return Axis(column, column, PERCENT if found.item.percent(column) else NUMBER)
+
+
+def _fractions(found: ItemFound, column: str, values: Sequence[float]) -> list[float]:
+    """Shown numbers as an axis takes them."""
+    return [value / 100 for value in values] if found.item.percent(column) else list(values)
+
+
+def _spread(values: Sequence[float]) -> float:
+    return stdev(values) if len(values) > 1 else 0.0

@@ -1,0 +1,254 @@
+"""What there is of an item: its cells in the store, the table with the printed numbers beside, and the verdicts."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from statistics import fmean, stdev
+from typing import Any
+
+from polyfed.errors import PolyfedError
+from polyfed.measure.metrics import none_if_nan
+from polyfed.papers.cell import PaperCell
+from polyfed.papers.judge import Verdict, judge
+from polyfed.papers.recipe import ALL, Item, Spot
+from polyfed.papers.store import Store, StoredCell
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table in one panel and one column: ours over the last third and at the end, and what is printed."""
+
+    panel: str
+    row: str
+    column: str
+    control: bool
+    third: Mapping[int, float]
+    end: Mapping[int, float]
+    printed: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours at the end, which is what papers print, less the printed number."""
+        return fmean(self.end.values()) - self.printed if self.end and self.printed is not None else None
+
+
+@dataclass
+class ItemFound:
+    """An item at a scale, as far as it is done."""
+
+    item: Item
+    scale: str
+    cells: Sequence[PaperCell]
+    current: dict[PaperCell, StoredCell]
+    stale: dict[PaperCell, StoredCell]
+    failures: Mapping[str, PolyfedError] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        item: Item,
+        scale: str,
+        cells: Sequence[PaperCell],
+        store: Store,
+        failures: Mapping[str, PolyfedError] | None = None,
+    ) -> "ItemFound":
+        """What a store has of these cells."""
+        pairs = {cell: store.current(cell) for cell in cells}
+        old = {cell: store.stale(cell) for cell, found in pairs.items() if found is None}
+        return ItemFound(
+            item,
+            scale,
+            cells,
+            {cell: found for cell, found in pairs.items() if found is not None},
+            {cell: found for cell, found in old.items() if found is not None},
+            failures or {},
+        )
+
+    @property
+    def missing(self) -> list[PaperCell]:
+        """Cells that are not done with today's recipe and sources."""
+        return [cell for cell in self.cells if cell not in self.current]
+
+    @property
+    def minutes(self) -> float:
+        """What the finished cells took; an experiment that stands in several places counts once."""
+        return sum({cell.identity: found.minutes for cell, found in self.current.items()}.values())
+
+    @property
+    def minutes_left(self) -> float | None:
+        """What the missing cells will take, judged by finished ones of the same row or item; None without any."""
+        if not self.current:
+            return None
+        rows: dict[str, list[float]] = {}
+        for cell, found in self.current.items():
+            rows.setdefault(cell.row, []).append(found.minutes)
+        usual = fmean(found.minutes for found in self.current.values())
+        open_cells = {cell.identity: cell for cell in self.missing}.values()
+        return sum(fmean(rows.get(cell.row, [usual])) for cell in open_cells)
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds have anything."""
+        return len({cell.seed for cell in self.current})
+
+    # ---- numbers
+
+    def numbers(self, spot: Spot, end: bool = False) -> dict[int, float]:
+        """The numbers of a place by seed, in the unit that is shown."""
+        panel, row, column = spot
+        made = {}
+        for cell, found in self.current.items():
+            if cell.panel == panel and (cell.row == row or self.item.demo):
+                value = self._value(found, row, column, end)
+                if value is not None:
+                    made[cell.seed] = value
+        return made
+
+    def _value(self, found: StoredCell, row: str, column: str, end: bool) -> float | None:
+        if self.item.demo:
+            value = found.numbers.get(row, {}).get(column)
+        else:
+            path = self.item.of(row, column)
+            value = found.last(path) if end or self.item.judged == "end" else found.mean_of_third(path)
+        if value is None:
+            return None
+        return 100 * value if self.item.percent(column) else value
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """What became of every claim."""
+        return judge(self.item, self.numbers, partial(self.numbers, end=True))
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """Every row of the table, panel by panel."""
+        made = []
+        for panel in self.item.panels:
+            if not any(cell.panel == panel for cell in self.cells):
+                continue
+            for row, columns in self._rows(panel).items():
+                for place, column in enumerate(columns):
+                    made.append(self._line(panel, row, column, place))
+        return made
+
+    def _line(self, panel: str, row: str, column: str, place: int) -> Line:
+        printed = self.item.printed.get(panel, {}).get(row, [])
+        spot = (panel, row, column)
+        control = not self.item.demo and self.item.rows[row].control
+        number = printed[place] if place < len(printed) else None
+        return Line(panel, row, column, control, self.numbers(spot), self.numbers(spot, end=True), number)
+
+    def _rows(self, panel: str) -> dict[str, list[str]]:
+        """The rows of a panel with their columns; those of a demo are what it found."""
+        if not self.item.demo:
+            asked = {cell.row for cell in self.cells if cell.panel == panel}
+            return {row: list(self.item.columns) for row in self.item.rows if row in asked}
+        rows: dict[str, dict[str, None]] = {}
+        for cell, found in self.current.items():
+            if cell.panel == panel:
+                for row, numbers in found.numbers.items():
+                    rows.setdefault(row, {}).update(dict.fromkeys(numbers))
+        return {row: list(columns) for row, columns in rows.items()}
+
+    # ---- in words
+
+    def command(self) -> str:
+        """What runs the rest."""
+        return f"polyfed reproduce {self.item.id} --scale {self.scale}"
+
+    def progress(self) -> str:
+        """`12 of 30 cells, 2 stale`."""
+        said = f"{len(self.current)} of {len(self.cells)} cells"
+        return f"{said}, {len(self.stale)} stale" if self.stale else said
+
+    def markdown(self, level: int = 3) -> str:
+        """The item for people."""
+        item, scale = self.item, self.item.scales[self.scale]
+        parts = [f"{'#' * level} {item.place}: {item.title}", ""]
+        parts += [f"{item.note}\n"] if item.note else []
+        done = f"{self.progress()}, {self.minutes:.0f} minutes" if self.current else self.progress()
+        parts += [f"`{item.id}`, scale {self.scale}{f' ({scale.note})' if scale.note else ''}: {done}.", ""]
+        parts += [self.table(), ""] if any(line.end for line in self.lines) else []
+        parts += [f"- {verdict.claim.says} {verdict.in_words()}{self._finding(verdict)}" for verdict in self.verdicts]
+        parts += [f"- Misprint: {said}" for said in item.misprints]
+        parts += [f"- {name} failed: {error}" for name, error in self.failures.items()]
+        parts += [self._rest()] if self.missing else []
+        return "\n".join(parts).rstrip() + "\n"
+
+    def _finding(self, verdict: Verdict) -> str:
+        found = self.item.findings.get(verdict.claim.says)
+        return f" {found}" if found else ""
+
+    def _rest(self) -> str:
+        left = self.minutes_left
+        about = f", about {left:.0f} minutes" if left is not None else ""
+        return f"- Not done: {len(self.missing)} cells{about}: `{self.command()}`"
+
+    def table(self) -> str:
+        """Ours over the last third and at the end, what is printed and the difference, in Markdown."""
+        head = ["panel", "row", "column", "last third", "end", "printed", "difference"]
+        several = {"panel": len(self.item.panels) > 1, "column": len({line.column for line in self.lines}) > 1}
+        shown = [name for name in head if several.get(name, True)]
+        rows = [dict(zip(head, _texts(line), strict=True)) for line in self.lines]
+        rule = ["---" if name in head[:3] else "---:" for name in shown]
+        lines = [shown, rule, *([row[name] for name in shown] for row in rows)]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {
+            "id": self.item.id,
+            "title": self.item.title,
+            "scale": self.scale,
+            "done": len(self.current),
+            "cells": len(self.cells),
+            "stale": len(self.stale),
+            "minutes": round(self.minutes, 2),
+            "rows": [
+                {
+                    "panel": line.panel,
+                    "row": line.row,
+                    "column": line.column,
+                    "last_third": {str(seed): value for seed, value in line.third.items()},
+                    "end": {str(seed): value for seed, value in line.end.items()},
+                    "printed": line.printed,
+                    "difference": line.difference,
+                }
+                for line in self.lines
+            ],
+            "claims": [
+                {
+                    "says": verdict.claim.says,
+                    "expected": verdict.claim.expected,
+                    "verdict": verdict.word,
+                    "at_end": verdict.at_end,
+                    "pairs": [
+                        {"mean": none_if_nan(pair.third.mean), "seeds": pair.third.seeds} for pair in verdict.pairs
+                    ],
+                }
+                for verdict in self.verdicts
+            ],
+            "failed": {name: str(error) for name, error in self.failures.items()},
+        }
+
+
+def mean_and_std(values: Mapping[int, float]) -> str:
+    """`87.9 ± 0.3`; one seed has no spread, and nothing is a dash."""
+    if not values:
+        return "–"
+    spread = f" ± {stdev(values.values()):.2f}" if len(values) > 1 else ""
+    return f"{fmean(values.values()):.2f}{spread}"
+
+
+def _texts(line: Line) -> list[str]:
+    row = f"{line.row} (control)" if line.control else line.row
+    difference = line.difference
+    return [
+        "" if line.panel == ALL else line.panel,
+        row.replace("|", r"\|"),
+        line.column,
+        mean_and_std(line.third),
+        mean_and_std(line.end),
+        "–" if line.printed is None else f"{line.printed:.2f}",
+        "–" if difference is None or math.isnan(difference) else f"{difference:+.2f}",
+    ]

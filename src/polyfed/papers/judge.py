@@ -1,0 +1,129 @@
+"""Whether a paper's claims hold: paired differences over seeds with their t interval, and no more than they say."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from polyfed.papers.recipe import Claim, Item, Spot
+
+LEVEL = 0.95
+HOLDS, FAILS, UNDECIDED, UNMEASURED = "holds", "does not hold", "undecided", "not measured"
+BySeed = Mapping[int, float]
+Numbers = Callable[[Spot], BySeed]  # the numbers of a cell over its seeds, in the unit that is shown
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds with its 95 % t interval; one seed has no interval."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+    @staticmethod
+    def of(values: list[float]) -> "Interval":
+        """The interval of some differences."""
+        count = len(values)
+        if count == 0:
+            return Interval(math.nan, math.nan, math.nan, 0)
+        mean = fmean(values)
+        if count == 1:
+            return Interval(mean, -math.inf, math.inf, 1)
+        from scipy.stats import t
+
+        half = float(t.ppf(0.5 + LEVEL / 2, count - 1)) * stdev(values) / math.sqrt(count)
+        return Interval(mean, mean - half, mean + half, count)
+
+    def word(self, within: float) -> str:
+        """What it says of a claim that allows to lie behind by `within`."""
+        if not self.seeds:
+            return UNMEASURED
+        if self.low > -within:
+            return HOLDS
+        return FAILS if self.high <= -within else UNDECIDED
+
+    def in_words(self) -> str:
+        """`+1.20 [+0.31, +2.09], 3 seeds`."""
+        if not self.seeds:
+            return "no pair of seeds"
+        if self.seeds == 1:
+            return f"{self.mean:+.2f}, one seed decides nothing"
+        return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}], {self.seeds} seeds"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One comparison of a claim: over the last third, which is what counts, and at the end beside it."""
+
+    ours: Spot
+    theirs: Spot | float
+    third: Interval
+    end: Interval
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a claim."""
+
+    claim: Claim
+    pairs: list[Pair]
+    word: str
+    at_end: str  # the word by the last round alone
+
+    @property
+    def weakest(self) -> Pair | None:
+        """The pair that speaks against the claim most."""
+        measured = [pair for pair in self.pairs if pair.third.seeds]
+        return min(measured, key=lambda pair: pair.third.mean, default=None)
+
+    def in_words(self) -> str:
+        """What is expected, what came out, and the weakest pair's intervals."""
+        measured = sum(pair.third.seeds > 0 for pair in self.pairs)
+        said = f"({self.claim.expected}) **{self.word}**"
+        pair = self.weakest
+        if pair is None:
+            return said
+        which = f"of {len(self.pairs)} pairs ({measured} measured) the weakest, " if len(self.pairs) > 1 else ""
+        return f"{said}: {which}{_named(pair)} {pair.third.in_words()}; at the end {pair.end.in_words()}"
+
+
+def _named(pair: Pair) -> str:
+    if isinstance(pair.theirs, float):
+        return f"{' / '.join(pair.ours)} against {pair.theirs:g}:"
+    ours, theirs = zip(*[(a, b) for a, b in zip(pair.ours, pair.theirs, strict=True) if a != b], strict=True)
+    same = [a for a, b in zip(pair.ours, pair.theirs, strict=True) if a == b and a != "all"]
+    where = f" ({', '.join(same)})" if same else ""
+    return f"{' / '.join(ours)} against {' / '.join(theirs)}{where}:"
+
+
+def judge(item: Item, third: Numbers, end: Numbers) -> list[Verdict]:
+    """Every claim of an item; `third` and `end` give the numbers of a cell by seed."""
+    counts = end if item.judged == "end" else third
+    return [_judge(claim, item, counts, end) for claim in item.claims]
+
+
+def _judge(claim: Claim, item: Item, third: Numbers, end: Numbers) -> Verdict:
+    pairs = [
+        Pair(ours, theirs, _interval(claim, ours, theirs, third), _interval(claim, ours, theirs, end))
+        for ours, theirs in claim.pairs(item)
+    ]
+    word = together([pair.third.word(claim.within) for pair in pairs])
+    return Verdict(claim, pairs, word, together([pair.end.word(claim.within) for pair in pairs]))
+
+
+def together(words: list[str]) -> str:
+    """A claim about several pairs holds if all do, and fails if one does; otherwise it is open."""
+    if not words or all(word == UNMEASURED for word in words):
+        return UNMEASURED
+    if FAILS in words:
+        return FAILS
+    return HOLDS if all(word == HOLDS for word in words) else UNDECIDED
+
+
+def _interval(claim: Claim, ours: Spot, theirs: Spot | float, numbers: Numbers) -> Interval:
+    a = numbers(ours)
+    b = dict.fromkeys(a, theirs) if isinstance(theirs, float) else numbers(theirs)
+    sign = -1.0 if claim.less else 1.0
+    return Interval.of([sign * (a[seed] - b[seed]) for seed in sorted(a) if seed in b])

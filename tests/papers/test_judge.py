@@ -1,0 +1,101 @@
+"""Verdicts by numbers that were computed by hand: the t interval of paired differences."""
+
+from pathlib import Path
+
+import pytest
+from tiny_paper import fill, item, room
+
+from polyfed.papers.cell import cells_of
+from polyfed.papers.found import ItemFound
+from polyfed.papers.judge import FAILS, HOLDS, UNDECIDED, UNMEASURED, Interval, together
+from polyfed.papers.recipe import Claim, Item
+from polyfed.papers.store import Store
+
+
+def test_the_interval_is_students() -> None:
+    """Mean 2, standard deviation 1, n = 3: the half width is 4.30265 / sqrt(3) = 2.48414."""
+    found = Interval.of([1.0, 2.0, 3.0])
+    assert (found.mean, found.seeds) == (2.0, 3)
+    assert found.low == pytest.approx(2 - 2.48414, abs=1e-4)
+    assert found.high == pytest.approx(2 + 2.48414, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("differences", "within", "word"),
+    [
+        ([1.0, 2.0, 3.0], 0.0, UNDECIDED),  # [-0.48, 4.48]
+        ([1.0, 2.0, 3.0], 0.5, HOLDS),  # above -0.5
+        ([2.0, 2.1, 2.2], 0.0, HOLDS),  # [1.85, 2.35]
+        ([-2.0, -2.1, -2.2], 0.0, FAILS),
+        ([-2.0, -2.1, -2.2], 2.4, HOLDS),
+        ([-2.0, -2.1, -2.2], 2.0, UNDECIDED),
+        ([5.0], 0.0, UNDECIDED),  # one seed decides nothing
+        ([0.0, 0.0], 0.0, FAILS),  # equal is not better
+        ([], 0.0, UNMEASURED),
+    ],
+)
+def test_a_claim_holds_only_if_its_interval_does(differences: list[float], within: float, word: str) -> None:
+    assert Interval.of(differences).word(within) == word
+
+
+def test_one_seed_is_said_to_decide_nothing() -> None:
+    assert Interval.of([5.0]).in_words() == "+5.00, one seed decides nothing"
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        ([HOLDS, HOLDS], HOLDS),
+        ([HOLDS, FAILS], FAILS),
+        ([HOLDS, UNDECIDED], UNDECIDED),
+        ([HOLDS, UNMEASURED], UNDECIDED),
+        ([FAILS, UNMEASURED], FAILS),
+        ([UNMEASURED, UNMEASURED], UNMEASURED),
+        ([], UNMEASURED),
+    ],
+)
+def test_every_pair_must_hold(words: list[str], word: str) -> None:
+    assert together(words) == word
+
+
+def _found(tmp_path: Path, numbers: dict[tuple[str, str, int], tuple[float, float]], claims: list[Claim]) -> ItemFound:
+    given = item(room(tmp_path / "recipes"))
+    judged = Item.model_validate({**given.model_dump(), "claims": [c.model_dump() for c in claims], "findings": {}})
+    store, cells = Store(tmp_path / "results"), cells_of(judged, "cpu", seeds=3)
+    fill(store, cells, numbers)
+    return ItemFound.of(judged, "cpu", cells, store)
+
+
+A, B = "alpha 1", "alpha 9"
+
+
+def test_the_last_third_counts_and_the_end_stands_beside(tmp_path: Path) -> None:
+    """Differences of the last third are 2.0, 2.1, 2.2 points, those of the end 1, 2, 3."""
+    numbers = {(A, "FedAvg", seed): (0.5, 0.5) for seed in range(3)}
+    numbers |= {(A, "FedPer", s): (0.52 + 0.001 * s, 0.51 + 0.01 * s) for s in range(3)}
+    claim = Claim(says="better", better="FedPer", than=("FedAvg",), column="PA", panels=(A,))
+    (verdict,) = _found(tmp_path, numbers, [claim]).verdicts
+    assert (verdict.word, verdict.at_end) == (HOLDS, UNDECIDED)
+    assert "+2.10 [+1.85, +2.35], 3 seeds; at the end +2.00 [-0.48, +4.48], 3 seeds" in verdict.in_words()
+
+
+def test_only_seeds_that_both_have_are_paired(tmp_path: Path) -> None:
+    numbers = {(A, "FedAvg", 0): (0.5, 0.5), (A, "FedAvg", 1): (0.9, 0.9), (A, "FedPer", 0): (0.6, 0.6)}
+    claim = Claim(says="better", better="FedPer", than=("FedAvg",), column="PA", panels=(A,))
+    (verdict,) = _found(tmp_path, numbers, [claim]).verdicts
+    assert verdict.word == UNDECIDED
+    assert verdict.pairs[0].third.seeds == 1
+    assert verdict.pairs[0].third.mean == pytest.approx(10.0)
+
+
+def test_panels_values_and_lower_numbers(tmp_path: Path) -> None:
+    numbers = {(A, "FedAvg", s): (0.40 + 0.001 * s, 0.4) for s in range(3)}
+    numbers |= {(B, "FedAvg", s): (0.50, 0.5) for s in range(3)}
+    claims = [
+        Claim(says="panels", row=("FedAvg",), better_panel=B, than_panel=(A,), column="PA"),
+        Claim(says="lower", row=("FedAvg",), better_panel=B, than_panel=(A,), column="PA", lower=True),
+        Claim(says="above", row=("FedAvg",), above=39.0, column="PA"),
+        Claim(says="below", row=("FedAvg",), below=45.0, column="PA"),
+    ]
+    words = [verdict.word for verdict in _found(tmp_path, numbers, claims).verdicts]
+    assert words == [HOLDS, FAILS, HOLDS, FAILS]  # below 45 in one panel, above it in the other

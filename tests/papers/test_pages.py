@@ -1,0 +1,105 @@
+"""Pages and pictures come from the store alone; the page of results in docs/ is what the command writes."""
+
+from pathlib import Path
+
+import pytest
+from tiny_paper import item, room, stored
+
+from polyfed.errors import DataError, UsageError
+from polyfed.papers import recipe as room_of_recipes
+from polyfed.papers.cell import cells_of
+from polyfed.papers.drawings import DRAWINGS, chart_of, picture
+from polyfed.papers.found import ItemFound
+from polyfed.papers.page import html_page, results_page
+from polyfed.papers.recipe import Item
+from polyfed.papers.store import Store
+
+REPO = Path(__file__).parents[2]
+
+
+def test_the_page_of_results_is_what_the_store_says() -> None:
+    """After new cells or another source: polyfed reproduce --write-docs docs/results.md."""
+    assert (REPO / "docs" / "results.md").read_text(encoding="utf-8") == results_page(Store.open(REPO / "results"))
+
+
+def test_the_store_is_small() -> None:
+    sizes = [file.stat().st_size for file in (REPO / "results").rglob("*.json")]
+    assert sum(sizes) < 5e6
+    assert max(sizes, default=0) < 20_000
+
+
+def _filled(tmp_path: Path, figure: dict[str, object]) -> ItemFound:
+    """Every cell with numbers that differ by row, and clients and classes beside."""
+    given = item(room(tmp_path / "recipes"))
+    drawn = Item.model_validate({**given.model_dump(), "figure": figure})
+    store, cells = Store(tmp_path / "results"), cells_of(drawn, "cpu")
+    for place, cell in enumerate(cells):
+        value = 0.3 + 0.01 * place
+        kept = {"clients": [value, 0.5, 0.9], "classes": [value, None, 0.4]}
+        finals = {"personal.accuracy": value, "global.accuracy": value / 2}
+        store.put(cell, stored(cell, value, value, kept=kept, final=finals))
+    return ItemFound.of(drawn, "cpu", cells, store)
+
+
+@pytest.mark.parametrize(
+    ("figure", "rows", "columns"),
+    [
+        ({"kind": "curves", "y": "PA"}, 10, {"panel", "series", "round", "PA", "seeds"}),
+        ({"kind": "bars", "y": "PA"}, 5, {"series", "panel", "PA", "PA std"}),
+        ({"kind": "scatter", "x": "GA", "y": "PA"}, 3, {"series", "GA", "PA", "name"}),
+        (
+            {"kind": "lines", "y": "PA", "x": "alpha", "options": {"at": {"alpha 1": 1, "alpha 9": 9}}},
+            5,
+            {"alpha", "PA"},
+        ),
+        (
+            {"kind": "histogram", "options": {"better": "FedPer", "than": "FedAvg", "keeps": ["clients"]}},
+            12,
+            {"change", "name"},
+        ),
+        ({"kind": "class-recalls", "options": {"keeps": ["classes"]}}, 10, {"class", "recall", "series"}),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) else "",
+)
+def test_every_kind_is_drawn_with_its_data(
+    tmp_path: Path, figure: dict[str, object], rows: int, columns: set[str]
+) -> None:
+    found = _filled(tmp_path, figure)
+    frame = chart_of(found).frame()
+    assert columns <= set(frame.columns) | {"panel"}
+    assert len(frame) == rows
+    made = picture(found)
+    assert made is not None
+    data = made.save(tmp_path / "x.png")
+    made.close()
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert len(data.read_text().splitlines()) == rows + 1
+
+
+def test_all_kinds_are_tried_above() -> None:
+    assert set(DRAWINGS) == {"curves", "bars", "scatter", "lines", "histogram", "class-recalls"}
+
+
+def test_a_kind_of_runs_needs_them_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="drawn from its runs, and they are not here"):
+        chart_of(_filled(tmp_path, {"kind": "holdings"}))
+    with pytest.raises(UsageError, match="did you mean 'curves'"):
+        chart_of(_filled(tmp_path, {"kind": "curvs"}))
+
+
+def test_pages_say_what_holds_what_is_printed_and_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room_of_recipes, "HERE", tmp_path / "recipes")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    _filled(tmp_path, {"kind": "curves", "y": "PA"})
+    store = Store.open(tmp_path / "results")
+    text = results_page(store)
+    assert "## tiny" in text
+    assert "Claims: " in text
+    assert "- Figure 1, scale cpu: 2 cells: `polyfed reproduce tiny.figure1 --scale cpu`" in text
+    page = html_page("tiny", store, tmp_path / "out")
+    assert "<td>30.50</td>" in page
+    assert "Misprint: A digit is wrong." in page
+    assert "Nothing was tried." in page
+    assert "script" not in page.replace("description", "")
