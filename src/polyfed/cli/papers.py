@@ -56,7 +56,7 @@ def reproduce(
         return
     from polyfed.papers.reproduce import Wish
 
-    _run(names, Wish(scale, seeds, only, rows, minutes, {"jobs": _jobs(jobs)}), kept, folder, as_json, quiet)
+    _run(names, Wish(scale, seeds, only, rows, minutes, who={"jobs": _jobs(jobs)}), kept, folder, as_json, quiet)
 
 
 def store_path(given: Path | None, out: Path) -> Path:
@@ -143,6 +143,7 @@ def verify(
     cells: Annotated[int, typer.Option("--cells", help="How many cells, drawn at random.", min=1)] = 1,
     seed: Annotated[int, typer.Option("--seed", help="Of the drawing.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Where they run; an empty or new folder.")] = None,
+    renew: Annotated[bool, typer.Option("--renew", help="Try all stale cells by their first rounds instead.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -154,7 +155,10 @@ def verify(
         raise UsageError(f"'{out}' is not empty: a cell is repeated from its beginning, in a new folder")
     root, files = room.stored_files(path)
     with tempfile.TemporaryDirectory() as aside, watching(not quiet) as watch:
-        checked = room.verify(room.draw(files, cells, seed), out or Path(aside), watch)
+        if renew:
+            checked = room.renew(root, files, watch)
+        else:
+            checked = room.verify(room.draw(files, cells, seed), out or Path(aside), watch)
     value = [{"cell": str(one.file), "outcome": one.outcome, "said": one.said} for one in checked]
     lines = [f"{one.outcome}: {one.file.resolve().relative_to(root)}: {one.said}" for one in checked]
     differing = sum(one.failed for one in checked)

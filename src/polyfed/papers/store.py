@@ -48,6 +48,8 @@ class StoredCell(Stored):
     cpu: str
     minutes: float
     commit: str | None = None
+    trial: str = ""  # the fingerprint of its first rounds
+    made_by: dict[str, str | None] = {}  # its first sources and commit, where a trial showed that later ones agree
     kept: dict[str, list[float | None]] = {}
     numbers: dict[str, dict[str, float | None]] = {}  # of a demo
     arrays: dict[str, Any] = {}  # of a demo
@@ -111,6 +113,12 @@ class Store:
             self._write(cell.file.removesuffix(".json") + f".{before.identity[:4]}{before.sources[:4]}.json", before)
         self._write(cell.file, made)
 
+    def replace(self, before: StoredCell, after: StoredCell) -> None:
+        """Write a cell anew where it lies."""
+        file = next(file for file, cell in self.found.items() if cell is before)
+        self.by_identity[before.identity, before.sources].remove(before)
+        self._write(file, after)
+
     def _write(self, file: str, made: StoredCell) -> None:
         target = self.path / file
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +127,7 @@ class Store:
 
 
 def _without_nothing(made: StoredCell) -> dict[str, Any]:
-    return {key: value for key, value in made.model_dump(mode="json").items() if value not in ({}, None)}
+    return {key: value for key, value in made.model_dump(mode="json").items() if value not in ({}, None, "")}
 
 
 def read_cell(file: Path) -> StoredCell:

@@ -12,9 +12,11 @@ from polyfed.papers.recipe import find_items
 from polyfed.papers.reproduce import Wish, run_missing
 from polyfed.papers.sources import sources_of
 from polyfed.papers.store import Store, StoredCell, read_cell
+from polyfed.papers.trial import renewed
 from polyfed.rng import generator
 
 SAME, CLOSE, DIFFERENT, STALE, UNKNOWN = "same bits", "same numbers", "different", "stale", "unknown"
+RENEWED, CURRENT = "renewed", "current"
 CLOSE_BY = 0.02  # of an accuracy: what another CPU or torch may change by rounding
 
 
@@ -67,6 +69,30 @@ def _check(file: Path, out: Path, watch: Watch, recipes: Path | None) -> Checked
     if again is None:
         raise next(iter(failures.values()), DataError(f"{cell.name} gave no result"))
     return Checked(file, *compare(stored, again))
+
+
+def renew(root: Path, files: Sequence[Path], watch: Watch, recipes: Path | None = None) -> list[Checked]:
+    """Try the stale cells among these, and renew each whose first rounds have the same bits with today's sources."""
+    store = Store.open(root)
+    return [
+        _renew(file, store, store.found[file.resolve().relative_to(root).as_posix()], watch, recipes) for file in files
+    ]
+
+
+def _renew(file: Path, store: Store, stored: StoredCell, watch: Watch, recipes: Path | None) -> Checked:
+    cell = cell_of(stored, recipes)
+    if cell is None or cell.identity != stored.identity:
+        return Checked(file, UNKNOWN, "no recipe has this experiment any more")
+    if sources_of(cell) == stored.sources:
+        return Checked(file, CURRENT, "its sources are today's")
+    if cell.item.demo or not stored.trial:
+        return Checked(file, STALE, "it has no trial, so it must be run again")
+    watch.say(f"{cell.name}: a trial")
+    after = renewed(cell, stored)
+    if after is None:
+        return Checked(file, STALE, "today's sources give its first rounds other bits")
+    store.replace(stored, after)
+    return Checked(file, RENEWED, "today's sources give its first rounds the same bits")
 
 
 def cell_of(stored: StoredCell, recipes: Path | None = None) -> PaperCell | None:
