@@ -8,7 +8,9 @@ import torch
 
 from polyfed.data.samples import Pool, Samples
 from polyfed.errors import UsageError
-from polyfed.threats.attacks import DISTFL, Attack, Collusion, Place, alie_z, attacks
+from polyfed.threats.attacks import Attack, Collusion, Place, attacks
+from polyfed.threats.attacks.collusion import alie_z
+from polyfed.threats.attacks.samples import DISTFL
 
 HERE = Place(seed=3, round=2, client=1)
 

@@ -21,7 +21,10 @@ from polyfed.measure.guarantee import privacy_sentence
 from polyfed.message import Message
 from polyfed.methods.base import methods
 from polyfed.threats.accountant import epsilon_of
-from polyfed.threats.privacy import NOMINAL, PRESENCE, SECRET, Nominal, _normal, _secret_generator, clipped
+from polyfed.threats.privacy import SECRET
+from polyfed.threats.privacy.dp_sgd import PRESENCE
+from polyfed.threats.privacy.noise import clipped, normal, secret_generator
+from polyfed.threats.privacy.nominal import NOMINAL, Nominal
 from trials import StopAfter
 
 pytest.importorskip("opacus", reason="skipped: no opacus")
@@ -211,13 +214,13 @@ def test_secret_noise_is_normal_and_does_not_come_from_a_seed_of_32_bits(monkeyp
         raise AssertionError("torch keeps only 32 bits of a seed")
 
     monkeypatch.setattr(torch, "Generator", refused)
-    draws = [_normal(True, 0, "dp-noise", 1, 0)(torch.zeros(100, 200)) for _ in range(2)]
+    draws = [normal(True, 0, "dp-noise", 1, 0)(torch.zeros(100, 200)) for _ in range(2)]
     assert not torch.equal(*draws)
     assert draws[0].dtype == torch.float32
     for values in draws:
         assert float(values.mean()) == pytest.approx(0, abs=0.05)
         assert float(values.std()) == pytest.approx(1, abs=0.03)
-    assert len({_secret_generator().bit_generator.state["state"]["key"].tobytes() for _ in range(9)}) == 9
+    assert len({secret_generator().bit_generator.state["state"]["key"].tobytes() for _ in range(9)}) == 9
 
 
 def test_real_sites_draw_secret_noise_and_keep_their_reports(trial):
