@@ -32,7 +32,7 @@ def colours(class_names: Sequence[str]) -> np.ndarray:
 
 
 def palette(class_names: Sequence[str]) -> np.ndarray:
-    """A colour for each of the 256 values of a mask [256, 3]; what is no class, and pixels without a label, are black."""
+    """A colour for each of the 256 values of a mask [256, 3]; what is no class is black, as are pixels without a label."""
     made = np.zeros((VOID + 1, 3), np.uint8)
     made[: len(class_names)] = colours(class_names)
     return made
