@@ -32,7 +32,7 @@ def colours(class_names: Sequence[str]) -> np.ndarray:
 
 
 def palette(class_names: Sequence[str]) -> np.ndarray:
-    """A colour for each of the 256 values of a mask [256, 3]; what is no class is black, as are pixels without a label."""
+    """A colour for each of the 256 values of a mask [256, 3]; what is no class, or has no label, is black."""
     made = np.zeros((VOID + 1, 3), np.uint8)
     made[: len(class_names)] = colours(class_names)
     return made
@@ -52,6 +52,13 @@ def picture_png(picture: np.ndarray) -> bytes:
     from PIL import Image
 
     return _png(Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture))
+
+
+def rgba_png(picture: np.ndarray) -> bytes:
+    """A picture [H, W, 4] whose last channel says how much is seen, as a PNG."""
+    from PIL import Image
+
+    return _png(Image.fromarray(picture, "RGBA"))
 
 
 def _png(image: "Image.Image") -> bytes:  # type: ignore[name-defined]  # noqa: F821
