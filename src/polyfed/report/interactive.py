@@ -10,6 +10,7 @@ from polyfed.data.colours import rgba_png
 from polyfed.report.axes import FAINT, INK, PAPER, Spec, layout, scaled
 from polyfed.report.charts import (
     BYTES,
+    PERCENT,
     SHAPES,
     Axis,
     Bars,
@@ -64,7 +65,7 @@ def _traces(mark: Mark, panel: Panel) -> list[Spec]:
         case Tiles():
             made = [_tiles(mark, panel)]
         case Mosaic():
-            made = _key(mark)
+            made = _mosaic(mark, panel)
     return [{"meta": mark.series, "showlegend": False, **trace} for trace in made]
 
 
@@ -206,8 +207,19 @@ def _tiles(mark: Tiles, panel: Panel) -> Spec:
     return {**made, **scale}
 
 
+def _mosaic(mark: Mosaic, panel: Panel) -> list[Spec]:
+    """What is said of each method's tile, and what colours stand for; the pictures are part of the layout."""
+    before = len(mark.pictures[0]) - len(mark.scores[0])
+    spots = [(before + at, line, s) for line, scores in enumerate(mark.scores) for at, s in enumerate(scores)]
+    said = [
+        "<br>".join([f"<b>{_place(panel.x, x)}</b>", *(f"{name} {in_unit(v, PERCENT)}" for name, v in scores.items())])
+        for x, _, scores in spots
+    ]
+    unseen = {"type": "scatter", "mode": "markers", "marker": {"opacity": 0}}
+    return [{**unseen, "x": [x for x, _, _ in spots], "y": [y for _, y, _ in spots], **_hover(said)}, *_key(mark)]
+
+
 def _key(mark: Mosaic) -> list[Spec]:
-    """What colours stand for, as a legend; there is nothing else to draw but the picture behind the axes."""
     square = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "showlegend": True, "hoverinfo": "skip"}
     return [
         {**square, "name": escape(name), "marker": {"symbol": "square", "size": 12, "color": f"rgb{colour}"}}
@@ -230,6 +242,7 @@ def _pictured(panel: Panel) -> Spec:
     return {
         "height": int(min(ACROSS / columns * high / wide_ * lines, TALLEST)) + ROUND_IT,
         "images": [{**image, "layer": "above"}],
+        "hoverdistance": -1,  # wherever in a tile the pointer is
         "showlegend": True,
         "legend": {"orientation": "h", "y": -0.02, "yanchor": "top", "itemclick": False, "itemdoubleclick": False},
         "xaxis": {**made["xaxis"], **bare, "side": "top"},
