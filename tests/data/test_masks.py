@@ -67,6 +67,26 @@ def test_a_client_owns_its_folder_and_reads_the_rest_as_background() -> None:
     assert made.pool.y.dtype == torch.uint8
 
 
+def test_a_background_may_have_no_label_or_be_a_class_of_its_own() -> None:
+    keys = {"split.beta": 2, "split.test": "none"}
+    left_out = federation(data=masked.source(background="ignore"), **keys)
+    further = federation(data=masked.source(background="class"), **keys)
+    merged = federation(**keys)
+    assert (left_out.outputs, further.outputs, merged.outputs) == (3, 4, 3)
+    for one, other, third in zip(left_out.clients, further.clients, merged.clients, strict=True):
+        behind = third.train.y == 254
+        assert bool(behind.any())
+        assert set(one.train.y[behind].tolist()) == {255}
+        assert set(other.train.y[behind].tolist()) == {3}
+        assert torch.equal(other.train.y[~behind], third.train.y[~behind])
+        assert one.counts.tolist() == other.counts.tolist() == third.counts.tolist()
+        assert (one.train.owned, other.train.owned) == (None, None)
+    with pytest.raises(UsageError, match=r"data\.background=ignore leaves client 0 one class: set split\.beta=2"):
+        federation(data=masked.source(background="ignore"), **{"split.beta": 1})
+    everybody = {"data": masked.source(background="class"), "split.partition": "iid", "split.clients": 2}
+    assert polyfed.federation(model="lraspp-small", **everybody).outputs == 3, "who owns all classes has no background"
+
+
 def test_more_owned_classes_are_seen_ones_and_drawn_by_the_seed() -> None:
     one, same = (federation(**{"split.beta": 2}).split for _ in range(2))
     assert [o.tolist() for o in one.owned] == [o.tolist() for o in same.owned]

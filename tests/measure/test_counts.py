@@ -85,3 +85,12 @@ def test_the_first_label_that_is_no_class_is_the_number_of_classes(samples, labe
     table = confusion(nn.Linear(6, 4), marked, 4, 16)
     assert table.sum() == counted
     assert table.sum(1).tolist()[:3] == torch.bincount(marked.y, minlength=6)[:3].tolist()
+
+
+def test_a_background_learnt_as_a_further_class_is_no_answer(samples):
+    class Says(torch.nn.Module):
+        def forward(self, x):
+            return torch.tensor([[1.0, 2.0, 9.0]]).expand(len(x), 3)
+
+    table = confusion(Says(), samples, 2, 4)
+    assert table[:, 1].sum() == table.sum() == int((samples.y < 2).sum()) > 0

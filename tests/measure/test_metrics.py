@@ -107,6 +107,13 @@ def test_pa_cls_averages_over_own_classes_then_over_clients():
     assert (found["worst10"], found["best10"]) == (0.0, 0.75)
 
 
+def test_pa_cls_of_masks_has_miou_over_own_classes():
+    one = np.array([[3, 1, 0], [2, 4, 0], [0, 0, 0]])  # IoU 3/6, 4/7
+    found = class_numbers({0: one, 1: one}, {0: [0, 1], 1: [1]}, EACH, masks=True)
+    assert found["miou"] == pytest.approx(((0.5 + 4 / 7) / 2 + 4 / 7) / 2)
+    assert "miou" not in class_numbers({0: one}, {0: [0]}, EACH)
+
+
 def test_pa_cls_leaves_out_clients_without_classes_and_is_none_without_clients():
     one = np.eye(3, dtype=int)
     found = class_numbers({0: one, 1: one}, {0: [0], 1: []}, EACH)

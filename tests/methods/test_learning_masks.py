@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
 import masked
 import polyfed
 from polyfed.data.samples import Pool, Samples
+from polyfed.data.sources.arrays import Arrays
 from polyfed.errors import UsageError
 from polyfed.measure.counts import confusion
 from polyfed.methods import methods
@@ -46,6 +48,26 @@ def test_a_run_on_masks_records_iou(tmp_path: Path) -> None:
     assert set(result.summary["global"]) == {"accuracy", "balanced", "miou", "head", "mid", "tail"}
     for table, column in (("rounds", "miou"), ("clients", "miou"), ("classes", "iou")):
         assert (tmp_path / "run" / f"{table}.csv").read_text().splitlines()[0].endswith(f",{column}")
+
+
+@pytest.mark.parametrize("name", ["mupfl", "creff", "fedlc", "map", "fedaws"])
+def test_methods_learn_a_background_that_is_a_class(name: str, tmp_path: Path) -> None:
+    keys = masked.settings(method=name, data=masked.source(background="class"), rounds=1, out=tmp_path / "run")
+    result = polyfed.run(**keys, **{"eval.classes": True})
+    assert (result.summary["failed"], result.summary["rejected"], result.summary["excluded"]) == ({}, {}, {})
+    assert 0 <= result.summary["personal_classes"]["miou"] <= 1
+    assert result.counts()["global"].shape == (masked.CLASSES, masked.CLASSES)
+
+
+def test_a_batch_without_rows_is_skipped_and_counted(tmp_path: Path) -> None:
+    x, y = masked.scenes(15)
+    y[:3] = 255
+    keys = masked.settings(method="fedavg", data=Arrays.hold(x[:12], y[:12], x[12:], y[12:]), rounds=1)
+    keys = {key: value for key, value in keys.items() if key != "split.beta"}
+    keys |= {"split.partition": "iid", "split.clients": 1, "split.test": "none", "train.batch": 1}
+    polyfed.run(**keys | {"model": "lraspp-small-gn"}, out=tmp_path / "run")
+    told = pandas.read_csv(tmp_path / "run" / "training.csv")
+    assert (told["steps"].tolist(), told["skipped_batches"].tolist()) == ([9], [3])
 
 
 def test_models_and_labels_must_fit(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hand_made import measured, of_classes, of_clients, spent, write_run
+from hand_made import kept_pictures, measured, of_classes, of_clients, spent, write_run
 
 AFTER = "personal_final"
 
@@ -33,6 +33,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     {"round": 1, "client": 0, "status": "accepted", "attacker": 1, "weight": 0.25},
                     {"round": 2, "client": 1, "status": "rejected", "reason": "</script><b>norm</b>"},
                 ],
+                samples=kept_pictures(right=3 if method == "fedavg" else 6),
                 threats=[{"round": 1, "acc": low, "asr": 0.2}, {"round": 2, "acc": low, "asr": 0.1}],
                 arrays={
                     "clusters-000001": [[0, 0], [1, 0]],

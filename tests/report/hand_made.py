@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from polyfed.config import make_config, write_yaml
+from polyfed.data.colours import mask_png, picture_png
 from polyfed.measure.recorder import FIELDS, Recorder
 
 Rows = Sequence[Mapping[str, Any]]
@@ -24,6 +25,7 @@ def write_run(
     federation: bool = True,
     arrays: Mapping[str, Any] | None = None,
     keys: Mapping[str, Any] | None = None,
+    samples: Mapping[str, bytes] | None = None,
     **tables: Rows,
 ) -> Path:
     """A run directory with these records."""
@@ -43,7 +45,23 @@ def write_run(
     for name, array in (arrays or {}).items():
         (path / "arrays").mkdir(exist_ok=True)
         np.save(path / "arrays" / f"{name}.npy", np.array(array), allow_pickle=False)
+    for name, content in (samples or {}).items():
+        (path / "samples").mkdir(exist_ok=True)
+        (path / "samples" / f"{name}.png").write_bytes(content)
     return path
+
+
+def kept_pictures(right: int) -> dict[str, bytes]:
+    """Two pictures of 2 x 4 pixels with masks of three classes, of which the answers have so many pixels right."""
+    made = {}
+    for place in (3, 7):
+        truth = np.array([[0, 0, 1, 1], [2, 2, 1, 255]], np.uint8)
+        answer = truth.copy()
+        answer.flat[right:] = (answer.flat[right:] + 1) % 3
+        masks = {"truth": truth, "answer": answer}
+        made[f"{place:05d}-picture"] = picture_png(np.full((2, 4, 3), 10 * place, np.uint8))
+        made |= {f"{place:05d}-{kind}": mask_png(mask, CLASSES) for kind, mask in masks.items()}
+    return made
 
 
 def summary(method: str, seed: int) -> dict[str, Any]:

@@ -202,5 +202,5 @@ def test_of_a_real_comparison(tmp_path: Path, tiny: dict) -> None:
     polyfed.compare(keys, out=tmp_path / "c")
     seen = Parsed(page(select([tmp_path / "c"])))
     found = {i.removeprefix("figure-") for i in seen.ids if i.startswith("figure-")}
-    assert found == set(KINDS) - {"scatter", "similarity", "uploads", "ranks", "attack", "weights"}
+    assert found == set(KINDS) - {"scatter", "similarity", "uploads", "ranks", "attack", "weights", "pictures"}
     assert f"polyfed compare {tmp_path}/c/comparison.yaml --out again" in seen.texts

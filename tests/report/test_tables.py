@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,16 @@ from polyfed.errors import UsageError
 from polyfed.methods.base import methods
 from polyfed.report.forms import Table
 from polyfed.report.names import as_written
-from polyfed.report.tables import COLUMNS, choose_columns, comparison_table, size, split_picture, split_text
+from polyfed.report.tables import (
+    COLUMNS,
+    caption,
+    choose_columns,
+    comparison_table,
+    size,
+    split_picture,
+    split_text,
+    usual_columns,
+)
 
 
 def found(method: str, seed: int, overall: float | None, personal: float | None, **more: Any) -> Found:
@@ -174,7 +184,14 @@ class TestColumns:
         ]
 
     def test_no_choice_is_the_usual_table(self) -> None:
-        assert choose_columns(None) is COLUMNS
+        assert choose_columns(None) is None
+        one = found("fedavg", 0, 0.5, 0.6)
+        assert usual_columns([one]) is COLUMNS
+        of_masks = replace(one, summary={**one.summary, "global": {"accuracy": 0.5, "balanced": 0.4, "miou": 0.25}})
+        assert usual_columns([of_masks, one]) is COLUMNS, "both kinds have these in common"
+        table = comparison_table([of_masks])
+        assert dict(zip(table.head, table.rows[0], strict=True))["mIoU"] == "25.0"
+        assert caption([of_masks.summary]).startswith("Labels are masks")
 
     @pytest.mark.parametrize(
         ("names", "sentence"),

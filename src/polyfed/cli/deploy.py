@@ -157,8 +157,9 @@ def _need_flower() -> None:
 
 def _result(path: Path, as_json: bool) -> None:
     from polyfed.api import load
-    from polyfed.report.tables import CAPTION
+    from polyfed.report.tables import caption
 
     result: Any = load(path)
-    text = json.dumps(result.summary, indent=1) if as_json else f"\n{result.table()}\n{CAPTION}\n\nrun: {path}"
+    shown = f"\n{result.table()}\n{caption([result.summary])}\n\nrun: {path}"
+    text = json.dumps(result.summary, indent=1) if as_json else shown
     sys.stdout.write(text + "\n")

@@ -103,7 +103,7 @@ def _show_comparison(
     """Its table, whatever is finished; then its report, if it is to have one, and a failure, if there was one."""
     from rich.text import Text
 
-    from polyfed.report.tables import CAPTION
+    from polyfed.report.tables import caption
 
     value = {
         "comparison": str(made.path),
@@ -116,7 +116,7 @@ def _show_comparison(
     value |= {"report": str(page)} if report else {}
     where = f"runs and tables: {made.path}" + (f"\nreport: {page}" if report else "")
     go_on = "" if made.finished else f"\ngo on with: polyfed resume {made.path}"
-    end = f"\n{CAPTION}\n\n{where}{go_on}"
+    end = f"\n{caption(made.summaries)}\n\n{where}{go_on}"
     table = made.as_table(baseline, columns)
     print_value(
         value, as_json, lambda: Text.assemble("\n", table.styled() if sys.stdout.isatty() else table.text(), end)
@@ -137,6 +137,6 @@ def _list_failures(failures: Mapping[str, Exception], again: str) -> None:
 
 
 def _result_text(result: Any) -> str:
-    from polyfed.report.tables import CAPTION
+    from polyfed.report.tables import caption
 
-    return f"\n{result.table()}\n{CAPTION}\n\nrun: {result.path}"
+    return f"\n{result.table()}\n{caption([result.summary])}\n\nrun: {result.path}"

@@ -133,6 +133,11 @@ class Federation:
         return self.dataset.classes
 
     @property
+    def outputs(self) -> int:
+        """How many classes a model tells apart: one more where the background is a class of its own."""
+        return self.classes + int(self.background == "class" and bool(self.split.owned))
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """What they are called."""
         return self.dataset.class_names
@@ -203,12 +208,17 @@ class Federation:
                 raise UsageError(f"data.background=ignore leaves client {client} one class: {cure}")
 
     def _owner(self, client: int) -> dict[str, Tensor]:
-        """How a client that does not own all classes reads masks: the others are background, or have no label."""
+        """How a client that does not own all classes reads masks: the others are background, or have no label.
+
+        A background that is merged has a code and the classes behind it, for the loss; one that is a class is the
+        last, which no test mask holds.
+        """
         if not self.split.owned:
             return {}
         owned = torch.from_numpy(self.split.owned[client])
         table = torch.arange(256, dtype=torch.uint8)
-        table[: self.classes] = BACKGROUND if self.background == "merged" else VOID
+        others = {"merged": BACKGROUND, "ignore": VOID, "class": self.classes}
+        table[: self.classes] = others[self.background]
         table[owned] = owned.to(torch.uint8)
         device = self.pool.y.device
         read = {"table": table.to(device)}

@@ -140,7 +140,7 @@ class Attacked:
         tests = {"threat": world.federation.global_test}
         if "stamped" in adversary.measures:
             tests["stamped"] = world.stamped_test
-        batch, classes = run.config.eval.batch, world.task.classes
+        batch, classes = run.config.eval.batch, world.federation.classes
         made = {name: confusion(model, test, classes, batch, world.shared).numpy() for name, test in tests.items()}
         world.resident.reset()
         return made

@@ -9,6 +9,7 @@ import numpy as np
 
 from polyfed import rng
 from polyfed.engine.oracle import oracle_numbers
+from polyfed.engine.sample_masks import keep_samples
 from polyfed.files import write_file
 from polyfed.measure.counts import confusion, confusions
 from polyfed.measure.metrics import Numbers, class_numbers, client_numbers, global_numbers
@@ -108,6 +109,7 @@ class Evaluation:
         with run.clock.phase("report"):
             self._record_final(end, final)
             self._write_counts(arrays)
+            keep_samples(run)
             summary = self._summary(before, after, final)
             write_file(run.folder.summary, json.dumps(summary, indent=1).encode())  # with it the run is finished
         return summary
@@ -129,9 +131,9 @@ class Evaluation:
     ) -> dict[str, Any]:
         run = self.run
         observed = {k: np.flatnonzero(c.counts or ()).tolist() for k, c in run.server.clients.items()}
-        classes = class_numbers(after.get("classes", {}), observed, self.groups)
+        classes = class_numbers(after.get("classes", {}), observed, self.groups, self.masks)
         if classes is not None:
-            masked = class_numbers(after["classes_masked"], observed, self.groups)
+            masked = class_numbers(after["classes_masked"], observed, self.groups, self.masks)
             classes = {**classes, "masked": masked}  # type: ignore[dict-item]
         progress = run.progress
         threats = run.attacked.summary()
@@ -236,7 +238,7 @@ class Evaluation:
         test = world.federation.global_test
         if model is not None and len(test):
             batch = self.run.config.eval.batch
-            self._global = confusion(model, test, world.task.classes, batch, world.shared).numpy()
+            self._global = confusion(model, test, world.federation.classes, batch, world.shared).numpy()
         world.resident.reset()
 
     def _asked_classes(self) -> int | None:
@@ -245,7 +247,7 @@ class Evaluation:
         By default it asks about the whole where that is cheap beside training, else about a sample, and says so.
         """
         run, asked = self.run, self.run.config.eval.classes
-        test, classes = len(run.world.federation.global_test), run.world.task.classes
+        test, classes = len(run.world.federation.global_test), run.world.federation.classes
         if test == 0 or asked is False:
             return None
         training = STEP * self._trained()
@@ -284,10 +286,10 @@ class Evaluation:
         model = run.method.global_predictor(run.server)
         if model is None:
             return {}
-        data, task = run.world.federation, run.world.task
+        data = run.world.federation
         own = [data.clients[k].counts.nonzero().flatten() for k in clients]
         batch, shared = run.config.eval.batch, run.world.shared
-        plain, *masked = confusions(model, data.global_test, task.classes, batch, [None, *own], shared)
+        plain, *masked = confusions(model, data.global_test, data.classes, batch, [None, *own], shared)
         run.world.resident.reset()
         tables = {k: plain.numpy() for k in clients}
         return {"classes": tables, "classes_masked": {k: m.numpy() for k, m in zip(clients, masked, strict=True)}}

@@ -52,7 +52,7 @@ def averaged_personal(run: "Run") -> Params:
 def oracle_numbers(run: "Run", groups: Mapping[str, list[int]]) -> dict[str, Numbers | None]:
     """That model on the global test set, on the local tests of participants, and on those of held-out clients."""
     world, batch = run.world, run.config.eval.batch
-    data, classes = world.federation, world.task.classes
+    data, classes = world.federation, world.federation.classes
     model = world.resident.frozen(averaged_personal(run), augmented=False).model
     tables = {k: confusion(model, data.clients[k].test, classes, batch).numpy() for k in range(len(data.clients))}
     whole = confusion(model, data.global_test, classes, batch).numpy() if len(data.global_test) else None

@@ -23,7 +23,7 @@ class Roster:
 
     def hello(self) -> list[Known]:
         """Ask every client for name, size, classes and initial model; one whose answer cannot be true is excluded."""
-        known, classes = [], self.run.world.task.classes
+        known, classes = [], self.run.world.federation.classes
         for outcome in self.run.crew.hello():
             client = outcome.client
             if outcome.error:
@@ -86,7 +86,9 @@ class Roster:
         """Check a report; a client whose report cannot be true is excluded, and its work counts as failed."""
         outcome.error, outcome.trace = statements.bounded(outcome.error), statements.bounded(outcome.trace)
         own, everybody = self.tested[job.client], self.run.world.class_counts(job.per_class)
-        fault = statements.fault_of_report(outcome, job, self.run.world.task.classes, own, everybody, self._pixels)
+        fault = statements.fault_of_report(
+            outcome, job, self.run.world.federation.classes, own, everybody, self._pixels
+        )
         if not fault:
             return outcome
         self.exclude(job.client, f"in round {job.round} {fault}")

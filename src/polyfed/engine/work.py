@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from polyfed import rng
@@ -170,7 +171,7 @@ class World:
             seed=config.seed,
             rounds=config.rounds,
             participation=config.participation,
-            classes=self.federation.classes,
+            classes=self.federation.outputs,
             train=config.train,
             weighting=config.weighting,
             buffers=config.buffers,
@@ -180,7 +181,7 @@ class World:
         check_masks(config, self.federation)
         check_inputs(config, self.federation)
         need_memory(
-            config.model.architectures, self.federation.shape, self.federation.classes, len(self.federation.clients)
+            config.model.architectures, self.federation.shape, self.federation.outputs, len(self.federation.clients)
         )
         self.method.bind(self.task)
         self.wire = self.method.wire()
@@ -224,7 +225,7 @@ class World:
         return resident
 
     def _built(self, model: Model) -> Net:
-        shape, classes, common = self.federation.shape, self.federation.classes, self.config.model.common
+        shape, classes, common = self.federation.shape, self.federation.outputs, self.config.model.common
         net = model.made(shape, classes)
         if model == common:
             return self.method.build(net)
@@ -254,8 +255,8 @@ class World:
         weighting = self.config.weighting or method.weighting
         selected = len(sizes) if method.everyone else max(1, round(self.config.participation * len(sizes)))
         self.config.attack.check(data.classes, data.dataset.images, data.shape)
-        layout = self.resident.layout
-        return Adversary(self.config.attack, self.task, method.name, self.wire, layout, sizes, selected, weighting)
+        layout, task = self.resident.layout, replace(self.task, classes=data.classes)
+        return Adversary(self.config.attack, task, method.name, self.wire, layout, sizes, selected, weighting)
 
     def _check_sizes(self) -> None:
         """Refuse models that differ in a size which the method's messages have."""
@@ -351,8 +352,9 @@ class World:
         samples, counts = replace(data.train, anew=anew), data.counts
         if (attack := self.attack_in(job)) is not None:
             samples = attack.poison(samples, job.client)
-            counts = class_counts(samples, self.task.classes)
-        client = Client(job.client, resident, self.task, job.round, samples, counts, received, memory, augment)
+            counts = class_counts(samples, self.federation.classes)
+        held = F.pad(counts, (0, self.task.classes - len(counts)))  # nobody owns the background
+        client = Client(job.client, resident, self.task, job.round, samples, held, received, memory, augment)
         client.idle = attack is not None and not attack.trains
         if job.kind in ("train", "evaluate"):  # what `finish` makes is sent to nobody
             client.private = self.privacy.fits(self.setting, client)
@@ -393,7 +395,7 @@ class World:
 
     def _measure(self, client: Client, job: Job, outcome: Outcome) -> None:
         """Confusion counts by name: a measure is a model and a test set."""
-        data, classes, batch = self.federation.clients[client.id], self.task.classes, self.config.eval.batch
+        data, classes, batch = self.federation.clients[client.id], self.federation.classes, self.config.eval.batch
         predictor = self.method.predictor(client) if set(job.measures) - {"global"} else None
         for measure in () if self.privacy.keeps_reports(self.setting) else job.measures:
             if measure in ON_GLOBAL_TEST:
@@ -430,7 +432,7 @@ class World:
         if per_class not in self._class_tests:
             data = self.federation
             samples = data.class_sample(per_class, self.config.seed) if per_class else data.global_test
-            counts = np.bincount(samples.y.cpu().numpy().ravel(), minlength=self.task.classes)[: self.task.classes]
+            counts = np.bincount(samples.y.cpu().numpy().ravel(), minlength=data.classes)[: data.classes]
             self._class_tests[per_class] = samples, counts
         return self._class_tests[per_class]
 

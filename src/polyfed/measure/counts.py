@@ -26,7 +26,9 @@ def confusions(
     allowed: Sequence[Tensor | None],
     shared: SharedFeatures | None = None,
 ) -> list[Tensor]:
-    """One table per entry of `allowed`: the classes the predictor may answer with (None: all).
+    """One table per entry of `allowed`: the classes the predictor may answer with (None: all there are).
+
+    A background that a model learnt as a further class is no answer.
 
     Where other predictors are asked about the same samples, `shared` holds what they have in common.
     """
@@ -36,7 +38,7 @@ def confusions(
         for logits, y in _gathered(predictor, samples, batch, shared):
             known = y < classes  # a label outside the classes (void pixels) is never counted
             for table, only in zip(tables, allowed, strict=True):
-                found = y[known].long() * classes + _answers(logits, only)[known]
+                found = y[known].long() * classes + _answers(logits[:, :classes], only)[known]
                 table += torch.bincount(found, minlength=classes * classes).cpu()
     return [table.view(classes, classes) for table in tables]
 

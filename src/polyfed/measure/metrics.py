@@ -79,9 +79,15 @@ def client_numbers(
 
 
 def class_numbers(
-    tables: Mapping[int, np.ndarray], observed: Mapping[int, Sequence[int]], groups: Mapping[str, list[int]]
+    tables: Mapping[int, np.ndarray],
+    observed: Mapping[int, Sequence[int]],
+    groups: Mapping[str, list[int]],
+    masks: bool = False,
 ) -> Numbers | None:
-    """PA_cls: recall on the global test set, averaged over each client's own classes O_k, then over clients."""
+    """PA_cls: recall on the global test set, averaged over each client's own classes O_k, then over clients.
+
+    Of masks also mIoU, in the same way.
+    """
 
     def per_client(members: Sequence[int] | None) -> np.ndarray:
         own = {k: [c for c in observed[k] if members is None or c in members] for k in tables}
@@ -90,9 +96,11 @@ def class_numbers(
     each = per_client(None)
     if np.isnan(each).all():
         return None
+    own_ious = [_mean(ious(table)[list(observed[k])]) for k, table in tables.items()]
     return {
         **_spread(each[~np.isnan(each)]),
         "balanced": none_if_nan(_mean(each)),
+        **({"miou": none_if_nan(_mean(np.array(own_ious)))} if masks else {}),
         **{name: none_if_nan(_mean(per_client(members))) for name, members in groups.items()},
     }
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from polyfed.data.colours import colours
 from polyfed.files import Place, sync, write_file
 from polyfed.measure.metrics import accuracy, balanced, group_recalls, ious, miou, recalls
 from polyfed.measure.seconds import PHASES
@@ -138,4 +139,5 @@ class Recorder:
             {"id": k.id, "name": k.name, "train": k.n, "counts": k.counts, "disclosed": k.disclosed} for k in clients
         ]
         told = {"class_names": data.class_names, "heldout": data.heldout, "clients": rows}
+        told |= {"colours": colours(data.class_names).tolist()} if self.masks else {}
         write_file(self.folder / "federation.json", json.dumps(told).encode(), durable=False)

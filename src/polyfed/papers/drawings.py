@@ -6,7 +6,7 @@ A kind of `polyfed figure` (holdings, clusters, ...) needs the runs themselves, 
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,13 @@ import numpy as np
 from polyfed.comparison.folder import is_comparison
 from polyfed.errors import DataError, UsageError, did_you_mean
 from polyfed.files import write_file
+from polyfed.papers.cell import slug
 from polyfed.papers.demos import Drawn, Shown, demo_of
 from polyfed.papers.found import ItemFound
 from polyfed.report.charts import COUNT, NUMBER, PERCENT, POINTS, Axis, Bars, Chart, Dots, Histogram, Line, Mark, Panel
 from polyfed.report.kinds import KINDS
 from polyfed.report.kinds import draw as draw_runs
-from polyfed.report.runs import select
+from polyfed.report.runs import Selection, select
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,9 +102,27 @@ def chart_of(found: ItemFound, runs: Path | None = None) -> Chart:
         return Chart(kind, found.item.title, found.item.place, panels)
     if kind not in KINDS:
         raise UsageError(f"{found.item.id}: there is no figure '{kind}'; {did_you_mean(kind, [*DRAWINGS, *KINDS])}")
-    if runs is None or not is_comparison(runs):
+    folder = _runs_of(found, runs)
+    if folder is None or not is_comparison(folder):
         raise DataError(f"{found.item.id}: the figure '{kind}' is drawn from its runs, and they are not here")
-    return draw_runs(kind, select([runs]))
+    return draw_runs(kind, _named_as_in(found, select([folder])))
+
+
+def _runs_of(found: ItemFound, runs: Path | None) -> Path | None:
+    """The folder of an item's runs, or of an item that has run the same cells: `options: {runs: NAME}` names it."""
+    other = found.item.figure.options.get("runs") if found.item.figure else None
+    if runs is None or other is None or is_comparison(runs):
+        return runs
+    return runs.parent / f"{found.item.paper}.{other}-{found.scale}"
+
+
+def _named_as_in(found: ItemFound, selection: Selection) -> Selection:
+    """The runs of an item with its rows' and panels' names, without what its figure leaves out."""
+    names = {f"{slug(panel)}.{slug(row)}": (panel, row) for panel in _panels(found) for row in _rows(found)}
+    runs = [(run, names[label]) for run in selection.runs if (label := run.row.rpartition(".")[0]) in names]
+    several = len({panel for _, (panel, _) in runs}) > 1
+    made = [replace(run, row=row, setting={"panel": panel} if several else {}) for run, (panel, row) in runs]
+    return replace(selection, runs=made) if made else selection
 
 
 # ---- the kinds

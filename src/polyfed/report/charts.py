@@ -1,7 +1,7 @@
 """Charts as data: what is drawn, without how; the same for print, for the page and for a CSV file."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down"
 SAME_PLACE, SAME_HEIGHT = 0.005, 0.003  # of the axis, and of an accuracy: lines that are nearer look like one
 NUMBER, COUNT, PERCENT, POINTS, BYTES, SECONDS = "number", "count", "percent", "points", "bytes", "seconds"
 METHOD = "method"  # the column of an axis whose places are rows of a comparison
+GAP = 60  # of the width of a picture: how far it lies from the next
 Row = dict[str, Any]
 Numbers = Sequence[float]
 
@@ -220,6 +221,40 @@ class Tiles(Mark):
             if not np.isnan(value):
                 shown = int(value) if self.groups else float(value)
                 yield {y.column: y.value(row), x.column: x.value(column), self.value: shown}
+
+
+@dataclass(frozen=True)
+class Mosaic(Mark):
+    """A picture for each pair of places, all of one size; `key` says what their colours stand for.
+
+    The first columns are the pictures themselves; of the last ones, `scores` has numbers for each picture.
+    """
+
+    pictures: Sequence[Sequence[np.ndarray]]  # [y][x], each uint8 [H, W, 3]
+    scores: Sequence[Sequence[Mapping[str, float]]]  # [y][x], of the last columns
+    key: Mapping[str, tuple[int, int, int]]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The height and width of one picture."""
+        return self.pictures[0][0].shape[:2]
+
+    def whole(self) -> np.ndarray:
+        """All as one picture [H, W, 4], with gaps between them that are clear."""
+        gap = max(2, self.shape[1] // GAP)
+        edges = ((gap, gap), (gap, gap), (0, 0))
+        tiles = [[np.pad(_opaque(tile), edges) for tile in line] for line in self.pictures]
+        return np.concatenate([np.concatenate(line, axis=1) for line in tiles], axis=0)
+
+    def rows(self, x: Axis, y: Axis) -> Iterator[Row]:
+        for line, scores in enumerate(self.scores):
+            before = len(self.pictures[line]) - len(scores)
+            for column, numbers in enumerate(scores):
+                yield {y.column: y.value(line), x.column: x.value(before + column), **numbers}
+
+
+def _opaque(picture: np.ndarray) -> np.ndarray:
+    return np.concatenate([picture, np.full((*picture.shape[:2], 1), 255, np.uint8)], axis=2)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,16 @@
 """Charts for the page: a Plotly figure per panel, as plain data whose colours are named and filled in by the page."""
 
+import base64
 from html import escape
 from itertools import pairwise
 
 import numpy as np
 
+from polyfed.data.colours import rgba_png
 from polyfed.report.axes import FAINT, INK, PAPER, Spec, layout, scaled
 from polyfed.report.charts import (
     BYTES,
+    PERCENT,
     SHAPES,
     Axis,
     Bars,
@@ -15,6 +18,7 @@ from polyfed.report.charts import (
     Histogram,
     Line,
     Mark,
+    Mosaic,
     Numbers,
     Panel,
     Strip,
@@ -25,12 +29,13 @@ from polyfed.report.charts import (
 
 DASHES = ("solid", "dash", "dot", "dashdot")
 TINTS = len(SHAPES)
+ACROSS, TALLEST, ROUND_IT = 1000, 1400, 110  # pixels of a mosaic, and of what is written around it
 
 
 def figure(panel: Panel) -> Spec:
     """One panel, ready for Plotly once its colours are filled in."""
     traces = [trace for mark in panel.marks for trace in _traces(mark, panel)]
-    return {"data": traces, "layout": layout(panel)}
+    return {"data": traces, "layout": layout(panel) | _pictured(panel)}
 
 
 def tint(number: int, strength: float = 1.0) -> str:
@@ -42,7 +47,7 @@ def tint(number: int, strength: float = 1.0) -> str:
 def wide(panel: Panel) -> bool:
     """Whether a panel wants a line of its own."""
     bars = sum(isinstance(mark, Bars) for mark in panel.marks)
-    return len(panel.x.names or ()) * max(1, bars) > 36 or any(isinstance(mark, Strip) for mark in panel.marks)
+    return len(panel.x.names or ()) * max(1, bars) > 36 or any(isinstance(mark, Strip | Mosaic) for mark in panel.marks)
 
 
 def _traces(mark: Mark, panel: Panel) -> list[Spec]:
@@ -59,6 +64,8 @@ def _traces(mark: Mark, panel: Panel) -> list[Spec]:
             made = [_histogram(mark, panel)]
         case Tiles():
             made = [_tiles(mark, panel)]
+        case Mosaic():
+            made = _mosaic(mark, panel)
     return [{"meta": mark.series, "showlegend": False, **trace} for trace in made]
 
 
@@ -198,6 +205,49 @@ def _tiles(mark: Tiles, panel: Panel) -> Spec:
     steps = [[edge / count, tint(number)] for number in range(count) for edge in (number, number + 1)]
     scale = {"colorscale": steps, "zmin": -0.5, "zmax": count - 0.5, "showscale": False, "xgap": 2, "ygap": 2}
     return {**made, **scale}
+
+
+def _mosaic(mark: Mosaic, panel: Panel) -> list[Spec]:
+    """What is said of each method's tile, and what colours stand for; the pictures are part of the layout."""
+    before = len(mark.pictures[0]) - len(mark.scores[0])
+    spots = [(before + at, line, s) for line, scores in enumerate(mark.scores) for at, s in enumerate(scores)]
+    said = [
+        "<br>".join([f"<b>{_place(panel.x, x)}</b>", *(f"{name} {in_unit(v, PERCENT)}" for name, v in scores.items())])
+        for x, _, scores in spots
+    ]
+    unseen = {"type": "scatter", "mode": "markers", "marker": {"opacity": 0}}
+    return [{**unseen, "x": [x for x, _, _ in spots], "y": [y for _, y, _ in spots], **_hover(said)}, *_key(mark)]
+
+
+def _key(mark: Mosaic) -> list[Spec]:
+    square = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "showlegend": True, "hoverinfo": "skip"}
+    return [
+        {**square, "name": escape(name), "marker": {"symbol": "square", "size": 12, "color": f"rgb{colour}"}}
+        for name, colour in mark.key.items()
+    ]
+
+
+def _pictured(panel: Panel) -> Spec:
+    """What a layout has more where pictures are shown: all of them as one, with a tile for each pair of places."""
+    mosaics = [mark for mark in panel.marks if isinstance(mark, Mosaic)]
+    if not mosaics:
+        return {}
+    made, (mark,) = layout(panel), mosaics
+    lines, columns = len(mark.pictures), len(mark.pictures[0])
+    high, wide_ = mark.shape
+    png = base64.b64encode(rgba_png(mark.whole())).decode()
+    corner = {"x": -0.5, "y": -0.5, "sizex": columns, "sizey": lines, "xanchor": "left", "yanchor": "top"}
+    image = {"source": f"data:image/png;base64,{png}", "xref": "x", "yref": "y", "sizing": "stretch", **corner}
+    bare = {"showgrid": False, "showline": False, "ticks": "", "constrain": "domain", "fixedrange": True}
+    return {
+        "height": int(min(ACROSS / columns * high / wide_ * lines, TALLEST)) + ROUND_IT,
+        "images": [{**image, "layer": "above"}],
+        "hoverdistance": -1,  # wherever in a tile the pointer is
+        "showlegend": True,
+        "legend": {"orientation": "h", "y": -0.02, "yanchor": "top", "itemclick": False, "itemdoubleclick": False},
+        "xaxis": {**made["xaxis"], **bare, "side": "top"},
+        "yaxis": {**made["yaxis"], **bare, "scaleanchor": "x", "scaleratio": high / wide_},
+    }
 
 
 def _said(series: str, x: Axis, at: float, y: Axis, value: float, std: float, *more: str) -> str:

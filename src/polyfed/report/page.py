@@ -21,13 +21,14 @@ from polyfed.report.kinds import KINDS
 from polyfed.report.names import as_written
 from polyfed.report.packed import packed, packed_plotly
 from polyfed.report.runs import Selection, Shown, by_row, select
-from polyfed.report.tables import CAPTION, comparison_table
+from polyfed.report.tables import caption, comparison_table
 
 HERE = Path(__file__).parent
 SECTIONS = {
     "Accuracy and its cost": ("rounds", "bytes", "seconds", "ranks"),
     "The data": ("holdings", "tail"),
     "Classes": ("groups", "classes"),
+    "Pictures": ("pictures",),
     "Clients": ("clients", "change", "scatter"),
     "Clusters": ("clusters", "similarity", "parameters"),
     "Attack and defence": ("attack", "weights"),
@@ -71,6 +72,7 @@ def page(selection: Selection, plotly: str | None = None) -> str:
 
     figures: list[Mapping[str, Any]] = []
     sections = {title: _section(kinds, selection, figures) for title, kinds in SECTIONS.items()}
+    finished = [run.found() for run in selection.runs if run.finished]
     library, script = get_plotlyjs(), (HERE / "page.js").read_text(encoding="utf-8")
     allowed = _allowed([script] if plotly else [library, script])
     policy = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data: blob:", allowed]
@@ -80,8 +82,8 @@ def page(selection: Selection, plotly: str | None = None) -> str:
     return around.get_template("page.html").render(
         title=_title(selection),
         facts=_facts(selection),
-        table=comparison_table([run.found() for run in selection.runs if run.finished], selection.baseline),
-        caption=CAPTION,
+        table=comparison_table(finished, selection.baseline),
+        caption=caption([one.summary for one in finished]),
         unfinished=[(run, _reached(run)) for run in selection.runs if not run.finished],
         sections={title: drawn for title, drawn in sections.items() if drawn},
         kept=_kept(selection),

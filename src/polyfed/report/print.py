@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from polyfed.errors import UsageError
@@ -28,6 +29,7 @@ from polyfed.report.charts import (
     Histogram,
     Line,
     Mark,
+    Mosaic,
     Numbers,
     Panel,
     Strip,
@@ -107,6 +109,10 @@ def drawing(chart: Chart) -> Figure:
 def _size(panel: Panel) -> tuple[float, float]:
     """Inches that suit what is in a panel."""
     across, down = len(panel.x.names or ()), len(panel.y.names or ())
+    for mark in panel.marks:
+        if isinstance(mark, Mosaic):
+            tile = min(1.6, 10 / across)
+            return across * tile, down * tile * mark.shape[0] / mark.shape[1] + 0.9
     if panel.square:
         side = float(np.clip(0.22 * across + 1.4, 2.6, 9))
         return side + 0.7, side
@@ -149,6 +155,8 @@ def _draw(axes: Axes, panel: Panel, letters: int) -> None:
                 axes.bar(mark.edges[:-1], mark.counts, widths, align="edge", color=_colour(mark.tint), linewidth=0)
             case Tiles():
                 _tiles(axes, mark)
+            case Mosaic():
+                _mosaic(axes, mark)
     if panel.rule is not None:
         axes.axvline(panel.rule, color="#3c434b", linewidth=0.8, linestyle=":")
     limits = axes.get_xlim()
@@ -241,6 +249,18 @@ def _tiles(axes: Axes, mark: Tiles) -> None:
     if values.size <= READABLE:
         for (row, column), cluster in np.ma.ndenumerate(values):
             axes.text(column, row, f"{cluster:.0f}", ha="center", va="center", color="w", fontsize=6)
+
+
+def _mosaic(axes: Axes, mark: Mosaic) -> None:
+    lines, columns = len(mark.pictures), len(mark.pictures[0])
+    axes.grid(visible=False)
+    extent = (-0.5, columns - 0.5, lines - 0.5, -0.5)
+    axes.imshow(mark.whole(), extent=extent, aspect=mark.shape[0] / mark.shape[1], interpolation="none")
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    squares = [Patch(color=np.array(colour) / 255, label=name) for name, colour in mark.key.items()]
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.04 - 0.06 / lines)}
+    axes.legend(handles=squares, ncols=min(len(squares), max(columns, 4)), fontsize=7, handlelength=1, **place)
 
 
 def _scale(axis: Any, meaning: Axis, rotate: bool = False, top: float = 0.0) -> None:

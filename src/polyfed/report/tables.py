@@ -52,6 +52,12 @@ def at(path: str) -> Callable[[Found], float | None]:
     return get
 
 
+CAPTION_OF_MASKS = (
+    "Labels are masks. mIoU, pixAcc, mClsAcc: mean intersection over union, share of right pixels and mean recall of "
+    "classes of the one global model on the global test set; personal: mean over clients of the share of right pixels "
+    "of each client's own model on its local test, after finish; personal mIoU: the same of the mean intersection over "
+    "union, over the classes that are there; bytes: up and down in training."
+)
 COLUMNS = (
     Column("global", PERCENT, at("global.accuracy")),
     Column("personal", PERCENT, at("personal.accuracy"), per_client=True),
@@ -62,7 +68,18 @@ COLUMNS = (
     Column("bytes", SIZE, lambda found: found.summary["bytes"]["up"] + found.summary["bytes"]["down"]),
     Column("seconds", TIME, at("seconds.total")),
 )
+MASKS = (
+    Column("mIoU", PERCENT, at("global.miou")),
+    Column("pixAcc", PERCENT, at("global.accuracy")),
+    Column("mClsAcc", PERCENT, at("global.balanced")),
+    Column("personal", PERCENT, at("personal.accuracy"), per_client=True),
+    Column("personal mIoU", PERCENT, at("personal.miou")),
+    *COLUMNS[-2:],
+)  # what a table has where labels are masks
 MORE = (
+    *(column for column in MASKS if column not in COLUMNS and column.name != "personal"),
+    Column("own mIoU", PERCENT, at("personal_classes.miou")),  # of each client's own classes, on the global test set
+    Column("oracle mIoU", PERCENT, at("oracle.global.miou")),
     Column("balanced", PERCENT, at("personal.balanced")),
     Column("best 10 %", PERCENT, at("personal.best10")),
     Column("before finish", PERCENT, at("personal_before.accuracy")),
@@ -81,10 +98,25 @@ MORE = (
 )  # what a table has where it is asked for
 
 
-def choose_columns(names: Sequence[str] | None) -> Sequence[Column]:
-    """The columns of these names, in this order; without any, the usual ones."""
+def usual_columns(found: Sequence[Found]) -> Sequence[Column]:
+    """The columns of a table where nobody says: other ones where all labels are masks."""
+    return MASKS if _of_masks([one.summary for one in found]) else COLUMNS
+
+
+def caption(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """What the columns of a table of these runs are."""
+    return CAPTION_OF_MASKS if _of_masks(summaries) else CAPTION
+
+
+def _of_masks(summaries: Sequence[Mapping[str, Any]]) -> bool:
+    measures = ("global", "personal", "personal_classes")
+    return bool(summaries) and all(any("miou" in (one.get(m) or {}) for m in measures) for one in summaries)
+
+
+def choose_columns(names: Sequence[str] | None) -> Sequence[Column] | None:
+    """The columns of these names, in this order; None where there are no names: then the usual ones do."""
     if names is None:
-        return COLUMNS
+        return None
     known = {column.key: column for column in (*COLUMNS, *MORE)}
     unknown = [name for name in names if name not in known]
     if unknown or not names:
@@ -134,9 +166,13 @@ class Score:
 
 
 def comparison_table(
-    found: Sequence[Found], baseline: str | None = None, columns: Sequence[Column] = COLUMNS, notes: Sequence[str] = ()
+    found: Sequence[Found],
+    baseline: str | None = None,
+    columns: Sequence[Column] | None = None,
+    notes: Sequence[str] = (),
 ) -> Table:
     """A row per method and setting, over its seeds; against a baseline if there is one."""
+    columns = usual_columns(found) if columns is None else columns
     groups: dict[tuple[str, ...], dict[str, list[Found]]] = {}
     for one in found:
         rows = groups.setdefault(tuple(word(value) for value in one.setting.values()), {})

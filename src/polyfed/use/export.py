@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from polyfed.config import Config
+from polyfed.data.colours import colours
 from polyfed.data.preparation import Preparation
 from polyfed.engine.sealed import refuse_code
 from polyfed.errors import DataError, PolyfedError, RunFailed, UsageError
@@ -106,9 +107,15 @@ def _write(config: Config, own: Model, predictor: Predictor, form: str, folder: 
             what = f"model '{own.name}' cannot be exported as {form}"
             raise UsageError(f"{what} ({why}); safetensors keeps its weights") from None
     about["sha256"] = digest_of(file.read_bytes())
-    for name, value in ((ABOUT, about), (CLASSES, list(predictor.class_names)), (SBOM, bill_of_materials())):
+    classes = _with_colours(predictor.class_names) if own.of_pixels else list(predictor.class_names)
+    for name, value in ((ABOUT, about), (CLASSES, classes), (SBOM, bill_of_materials())):
         (folder / name).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
     predictor.preparation.write(folder / PREPARATION)
+
+
+def _with_colours(names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Classes of masks with the colours they are shown in."""
+    return [{"name": n, "colour": colour} for n, colour in zip(names, colours(names).tolist(), strict=True)]
 
 
 def alone(model: Any) -> nn.Module:
@@ -203,7 +210,8 @@ def read(folder: Path, trusted: bool = False) -> Predictor:
     """The predictor in an exported directory; nothing executes, unless code that it names is trusted."""
     try:
         about = json.loads(read_plain(folder / ABOUT))
-        names = tuple(map(str, json.loads(read_plain(folder / CLASSES))))
+        told = json.loads(read_plain(folder / CLASSES))
+        names = tuple(str(one["name"] if isinstance(one, dict) else one) for one in told)
         form, file = about["format"], folder / FILES[about["format"]]
         whole, batch = digest_of(read_plain(file)) == about["sha256"], max(1, int(about["batch"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:

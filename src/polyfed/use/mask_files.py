@@ -1,6 +1,5 @@
 """What a model says of pictures pixel by pixel, as files: palette masks, overlays, and the share of every class."""
 
-import colorsys
 import csv
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,34 +8,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from polyfed.data.colours import colours, mask_png
 from polyfed.data.inputs import Inputs
 from polyfed.data.sources.pictures import read_image
 from polyfed.data.sources.raw import in_colour
-from polyfed.data.sources.streets import CAMVID, CITYSCAPES
 from polyfed.errors import RunFailed, UsageError
 from polyfed.models.base import spread
 
 Row = dict[str, Any]
-Colours = tuple[tuple[int, int, int], ...]
-CAMVID_COLOURS: Colours = (
-    (128, 128, 128), (128, 0, 0), (192, 192, 128), (128, 64, 128), (60, 40, 222), (128, 128, 0), (192, 128, 128),
-    (64, 64, 128), (64, 0, 128), (64, 64, 0), (0, 128, 192),
-)  # fmt: skip
-CITYSCAPES_COLOURS: Colours = (
-    (128, 64, 128), (244, 35, 232), (70, 70, 70), (102, 102, 156), (190, 153, 153), (153, 153, 153), (250, 170, 30),
-    (220, 220, 0), (107, 142, 35), (152, 251, 152), (70, 130, 180), (220, 20, 60), (255, 0, 0), (0, 0, 142), (0, 0, 70),
-    (0, 60, 100), (0, 80, 100), (0, 0, 230), (119, 11, 32),
-)  # fmt: skip
-KNOWN = {CAMVID: CAMVID_COLOURS, tuple(CITYSCAPES.values()): CITYSCAPES_COLOURS}
-
-
-def colours(class_names: tuple[str, ...]) -> np.ndarray:
-    """A colour for every class [C, 3]: the data set's own where it is known, else hues far apart."""
-    known = KNOWN.get(class_names)
-    if known is not None:
-        return np.array(known, np.uint8)
-    hues = [colorsys.hsv_to_rgb(k * 0.618 % 1, 0.65, 0.9) for k in range(len(class_names))]
-    return np.rint(255 * np.array(hues)).astype(np.uint8)
 
 
 def masks_of(logits: Tensor, inputs: Inputs, given: Path) -> list[np.ndarray]:
@@ -74,9 +53,7 @@ def write_masks(
         out.mkdir(parents=True, exist_ok=True)
         for row, (name, mask) in enumerate(zip(inputs.names, masks, strict=True)):
             stem, picture = Path(name).stem, in_colour(_picture(inputs, given, row)[None], 3)[0]
-            image = Image.fromarray(mask)
-            image.putpalette(palette.tobytes())
-            image.save(out / f"{stem}.png")
+            (out / f"{stem}.png").write_bytes(mask_png(mask, class_names))
             half = (picture.astype(np.uint16) + palette[mask] + 1) // 2
             Image.fromarray(half.astype(np.uint8)).save(out / f"{stem}_overlay.png")
         with (out / "shares.csv").open("w", encoding="utf-8", newline="") as file:

@@ -1,5 +1,7 @@
 """A run's models, brought back from its last checkpoint: what answers for a client, or for all."""
 
+import copy
+
 from torch import nn
 
 from polyfed.config import Config
@@ -9,6 +11,7 @@ from polyfed.engine.run_folder import RunFolder
 from polyfed.engine.work import World
 from polyfed.errors import DataError, UsageError
 from polyfed.measure.watch import Silent
+from polyfed.models.base import Net
 from polyfed.use.predictor import Predictor
 
 
@@ -56,4 +59,18 @@ def predictor_of(world: World, model: nn.Module) -> Predictor:
     kinds = getattr(world.config.model, "kinds", None)
     if preparation.tokens and kinds is not None:  # new ids must be among those the model has
         preparation = preparation.model_copy(update={"reads": {**(preparation.reads or {}), "ids": kinds}})
+    model = without_background(model, data.classes)
     return Predictor(model.eval(), preparation, data.class_names, world.config.eval.batch, world.resident.device)
+
+
+def without_background(model: nn.Module, classes: int) -> nn.Module:
+    """The same model without the answer for a background that was learnt as a class of its own; itself without one."""
+    if not any(isinstance(net, Net) and net.head.out_features > classes for net in model.modules()):
+        return model
+    made = copy.deepcopy(model)
+    for net in made.modules():
+        if isinstance(net, Net) and net.head.out_features > classes:
+            whole = net.head
+            net.head = nn.Linear(whole.in_features, classes, bias=whole.bias is not None)
+            net.head.load_state_dict({name: value[:classes].clone() for name, value in whole.state_dict().items()})
+    return made

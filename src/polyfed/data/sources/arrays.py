@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from polyfed import rng
-from polyfed.data.sources.base import Dataset, Source, source
+from polyfed.data.sources.base import Background, Dataset, Source, background_of_masks, source
 from polyfed.data.sources.found import Found, Item, Part, gathered
 from polyfed.data.sources.pictures import pixels
 from polyfed.data.sources.raw import Classes, as_labels, as_samples
@@ -28,6 +28,7 @@ class Arrays(Source):
     key: str = param(..., "fingerprint of the samples, as given by Arrays.hold")
     classes: Classes = param(None, "how many classes there are, or their names; by default those found")
     tokens: bool = param(False, "whether samples are token ids: whole numbers [N, length], 0 for padding")
+    background: Background = background_of_masks()
     live: bool | None = param(
         None,
         "whether items of data sets that change at random are read anew each epoch; false takes what was read once",

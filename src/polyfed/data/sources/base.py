@@ -181,6 +181,15 @@ def size_of_images(default: int | tuple[int, int] | Literal["auto"]) -> Any:
     return param(default, told)
 
 
+Background = Literal["merged", "ignore", "class"]
+
+
+def background_of_masks() -> Any:
+    """The parameter `background` of sources that may hold masks."""
+    told = "pixels of classes a client does not own: merged into one background, left out, or a class of their own"
+    return param("merged", told)
+
+
 class Source(Spec):
     """A place samples come from."""
 

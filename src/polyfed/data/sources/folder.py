@@ -7,7 +7,7 @@ import numpy as np
 
 from polyfed.data.samples import BACKGROUND, VOID
 from polyfed.data.sources.arrays import parts_of
-from polyfed.data.sources.base import TABLES, Dataset, Source, source
+from polyfed.data.sources.base import TABLES, Background, Dataset, Source, background_of_masks, source
 from polyfed.data.sources.found import Part, gathered
 from polyfed.data.sources.masks import read_pair, resized_masks, unknown_value, value_pixels
 from polyfed.data.sources.pictures import IMAGES, read_image
@@ -44,6 +44,7 @@ class Folder(Source):
 
     classes: Classes = param(None, "how many classes there are, or their names; by default those found")
     tokens: bool = param(False, "whether samples are token ids: whole numbers [N, length], 0 for padding")
+    background: Background = background_of_masks()
 
     @property
     def natural_partition(self) -> str:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from polyfed.data.samples import VOID
-from polyfed.data.sources.base import Dataset, Size, Source, size_of_images, source
+from polyfed.data.sources.base import Background, Dataset, Size, Source, background_of_masks, size_of_images, source
 from polyfed.data.sources.masks import class_pixels, read_pair, resized_masks
 from polyfed.data.sources.raw import pixel_statistics
 from polyfed.errors import DataError
@@ -35,9 +35,7 @@ class Streets(Source):
     """Pictures of streets with their masks; `domains` are where they were taken."""
 
     of_pictures: ClassVar[bool] = True
-    background: Literal["merged", "ignore"] = param(
-        "merged", "pixels of classes a client does not own: merged into one background, or left out"
-    )
+    background: Background = background_of_masks()
 
     @property
     def natural_partition(self) -> str:

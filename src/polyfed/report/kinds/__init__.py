@@ -10,6 +10,7 @@ from polyfed.report.kinds.clients import change, distribution, scatter
 from polyfed.report.kinds.clusters import clusters, parameters, similarity
 from polyfed.report.kinds.curves import against_bytes, against_rounds, against_seconds
 from polyfed.report.kinds.holdings import holdings, long_tail
+from polyfed.report.kinds.pictures import pictures
 from polyfed.report.kinds.ranks import ranks
 from polyfed.report.kinds.threats import attack, weights
 from polyfed.report.kinds.uploads import uploads
@@ -31,6 +32,7 @@ KINDS: Mapping[str, Kind] = {
     "tail": Kind(long_tail, "federation.json with what every client holds"),
     "classes": Kind(per_class, "a measured round"),
     "groups": Kind(per_group, "a measured round"),
+    "pictures": Kind(pictures, "finished runs on masks that kept samples, with a global model"),
     "clients": Kind(distribution, "a measured client"),
     "ranks": Kind(ranks, "three methods or more with finished runs of two seeds or settings"),
     "change": Kind(change, "two methods with finished runs of the same seed"),

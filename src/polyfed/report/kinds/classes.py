@@ -15,8 +15,9 @@ SPREAD = "Mean over seeds; whiskers: one standard deviation, as far as 0 and 100
 
 
 def per_class(selection: Selection) -> Chart | None:
-    """Recall of each class, from the most to the least frequent."""
+    """Recall of each class, from the most to the least frequent; of masks IoU."""
     panels = []
+    what = "IoU" if all("iou" in run.records("classes") for run in selection.runs) else "recall"
     for measure, words in in_the_end(selection).items():
         for setting, runs in selection.by_setting().items():
             order, names = _classes(runs, measure)
@@ -24,10 +25,10 @@ def per_class(selection: Selection) -> Chart | None:
             axis = Axis(where, "class", names=names)
             marks = []
             for row, seeds in by_row(runs).items():
-                each = [last(run, "classes", measure).set_index("class")["recall"] for run in seeds]
+                each = [last(run, "classes", measure).set_index("class")[what.lower()] for run in seeds]
                 marks += _marks(selection, row, each, order, len(order) > MANY)
-            panels.append(Panel(titled(words, setting), axis, Axis("recall", "recall", PERCENT), marks))
-    return drawn("classes", "Recall by class", SPREAD, panels)
+            panels.append(Panel(titled(words, setting), axis, Axis(what, what, PERCENT), marks))
+    return drawn("classes", f"{what[0].upper()}{what[1:]} by class", SPREAD, panels)
 
 
 def per_group(selection: Selection) -> Chart | None:
