@@ -255,7 +255,7 @@ def _column(found: ItemFound) -> str:
 
 def _panels(found: ItemFound) -> list[str]:
     chosen = found.item.figure.panels if found.item.figure else ()
-    return [panel for panel in found.item.panels if not chosen or panel in chosen]
+    return [panel for panel in (found.item.shown if chosen else found.item.panels) if not chosen or panel in chosen]
 
 
 def _rows(found: ItemFound) -> list[str]:
@@ -268,7 +268,7 @@ def _tint(found: ItemFound, row: str) -> int:
 
 
 def _title(found: ItemFound, panel: str) -> str:
-    return panel if len(found.item.panels) > 1 else ""
+    return panel if len(found.item.shown) > 1 else ""
 
 
 def _axis(found: ItemFound, column: str) -> Axis:
