@@ -62,7 +62,7 @@ def tiny(item: Item, rows: int) -> Item:
     scale = "cpu" if "cpu" in item.scales else "paper"
     cells = cells_of(item, scale, seeds=1)
     panel = cells[0].panel
-    tree = item.model_dump(exclude={"claims", "printed", "findings", "misprints"})
+    tree = item.model_dump(exclude={"claims", "printed", "findings", "misprints", "averages"})
     tree["scales"] = {scale: {**tree["scales"][scale], "seeds": 1}}
     if item.demo:
         keys = demo_of(item.demo).keys.tiny

@@ -129,11 +129,20 @@ def _named_as_in(found: ItemFound, selection: Selection) -> Selection:
 
 
 def curves(found: ItemFound) -> list[Panel]:
-    """A column against rounds: a panel for each setting, a line for each row, the band is one standard deviation."""
-    column = _column(found)
-    x, y = Axis("round", "round", COUNT), _axis(found, column)
+    """A column against rounds: a panel for each setting, a line for each row, the band is one standard deviation.
+
+    `options: {columns: [NAME, ...]}` draws several columns, one after the other.
+    """
+    named = found.item.figure.options.get("columns") if found.item.figure else None
+    x = Axis("round", "round", COUNT)
     return [
-        Panel(_title(found, panel), x, y, [mark for row in _rows(found) for mark in _curve(found, panel, row, column)])
+        Panel(
+            _title(found, panel),
+            x,
+            _axis(found, column),
+            [mark for row in _rows(found) for mark in _curve(found, panel, row, column)],
+        )
+        for column in named or [_column(found)]
         for panel in _panels(found)
     ]
 
@@ -190,20 +199,34 @@ def bars(found: ItemFound) -> list[Panel]:
 
 
 def scatter(found: ItemFound) -> list[Panel]:
-    """One column against another: a point for each row, the mean over settings and seeds."""
+    """One column against another: a point for each row, the mean over settings and seeds.
+
+    Where the figure names panels or averages, each has a drawing of its own.
+    """
     figure = found.item.figure
     x, y = (figure.x if figure else ""), (figure.y if figure else "")
     known = found.item.columns
     for column in (x, y):
         if column not in known:
             raise UsageError(f"{found.item.id}: a scatter names two columns; {did_you_mean(column, known)}")
-    marks: list[Mark] = []
-    for row in _rows(found):
-        both = [[v for p in _panels(found) for v in found.numbers((p, row, c), end=True).values()] for c in (x, y)]
-        if all(both):
-            means = [fmean(_fractions(found, c, v)) for c, v in zip((x, y), both, strict=True)]
-            marks.append(Dots(row, _tint(found, row), [means[0]], [means[1]], [row]))
-    return [Panel("", _axis(found, x), _axis(found, y), marks)]
+    apart = [[panel] for panel in _panels(found)] if figure and figure.panels else [_panels(found)]
+    return [
+        Panel(
+            _title(found, panels[0]) if figure and figure.panels else "",
+            _axis(found, x),
+            _axis(found, y),
+            [dot for row in _rows(found) for dot in _dot(found, panels, row, (x, y))],
+        )
+        for panels in apart
+    ]
+
+
+def _dot(found: ItemFound, panels: Sequence[str], row: str, columns: tuple[str, str]) -> list[Mark]:
+    both = [[v for p in panels for v in found.numbers((p, row, c), end=True).values()] for c in columns]
+    if not all(both):
+        return []
+    x, y = (fmean(_fractions(found, c, v)) for c, v in zip(columns, both, strict=True))
+    return [Dots(row, _tint(found, row), [x], [y], [row])]
 
 
 def histogram(found: ItemFound) -> list[Panel]:
@@ -274,7 +297,7 @@ def _column(found: ItemFound) -> str:
 
 def _panels(found: ItemFound) -> list[str]:
     chosen = found.item.figure.panels if found.item.figure else ()
-    return [panel for panel in found.item.panels if not chosen or panel in chosen]
+    return [panel for panel in (found.item.shown if chosen else found.item.panels) if not chosen or panel in chosen]
 
 
 def _rows(found: ItemFound) -> list[str]:
@@ -287,7 +310,7 @@ def _tint(found: ItemFound, row: str) -> int:
 
 
 def _title(found: ItemFound, panel: str) -> str:
-    return panel if len(found.item.panels) > 1 else ""
+    return panel if len(found.item.shown) > 1 else ""
 
 
 def _axis(found: ItemFound, column: str) -> Axis:

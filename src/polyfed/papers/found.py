@@ -96,6 +96,8 @@ class ItemFound:
     def numbers(self, spot: Spot, end: bool = False) -> dict[int, float]:
         """The numbers of a place by seed, in the unit that is shown."""
         panel, row, column = spot
+        if panel in self.item.averages:
+            return self._average([self.numbers((one, row, column), end) for one in self.item.averaged(panel)])
         made = {}
         for cell, found in self.current.items():
             if cell.panel == panel and (cell.row == row or self.item.demo):
@@ -103,6 +105,12 @@ class ItemFound:
                 if value is not None:
                     made[cell.seed] = value
         return made
+
+    @staticmethod
+    def _average(each: Sequence[Mapping[int, float]]) -> dict[int, float]:
+        """The mean over panels, for the seeds that all of them have."""
+        seeds = set.intersection(*(set(one) for one in each))
+        return {seed: fmean(one[seed] for one in each) for seed in sorted(seeds)}
 
     def _value(self, found: StoredCell, row: str, column: str, end: bool) -> float | None:
         if self.item.demo:
@@ -123,9 +131,7 @@ class ItemFound:
     def lines(self) -> list[Line]:
         """Every row of the table, panel by panel."""
         made = []
-        for panel in self.item.panels:
-            if not any(cell.panel == panel for cell in self.cells):
-                continue
+        for panel in self.item.shown:
             for row, columns in self._rows(panel).items():
                 for place, column in enumerate(columns):
                     made.append(self._line(panel, row, column, place))
@@ -140,6 +146,9 @@ class ItemFound:
 
     def _rows(self, panel: str) -> dict[str, list[str]]:
         """The rows of a panel with their columns; those of a demo are what it found."""
+        if panel in self.item.averages:
+            each = [self._rows(one) for one in self.item.averaged(panel)]
+            return {row: columns for row, columns in each[0].items() if all(row in rows for rows in each)}
         if not self.item.demo:
             asked = {cell.row for cell in self.cells if cell.panel == panel}
             return {row: list(self.item.columns) for row in self.item.rows if row in asked}
@@ -187,7 +196,7 @@ class ItemFound:
     def table(self) -> str:
         """Ours over the last third and at the end, what is printed and the difference, in Markdown."""
         head = ["panel", "row", "column", "last third", "end", "printed", "difference"]
-        several = {"panel": len(self.item.panels) > 1, "column": len({line.column for line in self.lines}) > 1}
+        several = {"panel": len(self.item.shown) > 1, "column": len({line.column for line in self.lines}) > 1}
         shown = [name for name in head if several.get(name, True)]
         rows = [dict(zip(head, _texts(line), strict=True)) for line in self.lines]
         rule = ["---" if name in head[:3] else "---:" for name in shown]

@@ -46,6 +46,7 @@ class Row(Panel):
     control: bool = False
     panels: Names = ()  # only there; nothing means everywhere
     reads: dict[str, str] = {}  # another number for a column
+    keeps: Names = ()  # what the store keeps of it for pictures of other items: clients, classes
 
 
 class Claim(Strict):
@@ -138,6 +139,7 @@ class Item(Strict):
     keys: Tree = {}
     scales: dict[str, Scale]
     panels: dict[str, Panel] = {ALL: Panel()}
+    averages: dict[str, Names] = {}  # means over panels (over all where none is named), each shown like a panel
     columns: dict[str, str] = {}
     plain: Names = ()  # columns that are no fractions and are shown as they are
     rows: dict[str, Row] = {}
@@ -161,10 +163,21 @@ class Item(Strict):
 
     def has(self, spot: Spot) -> bool:
         """Whether there is such a cell; what rows a demo has is known only once it has run."""
-        panel, row, _ = spot
+        panel, row, column = spot
+        if panel in self.averages:
+            return all(self.has((one, row, column)) for one in self.averaged(panel))
         if self.demo:
             return panel in self.panels
         return panel in self.panels and row in self.rows and panel in (self.rows[row].panels or self.panels)
+
+    def averaged(self, average: str) -> tuple[str, ...]:
+        """The panels that an average is the mean of."""
+        return self.averages[average] or tuple(self.panels)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The panels and averages."""
+        return (*self.panels, *self.averages)
 
     def of(self, row: str, column: str) -> str:
         """The place in a summary of the number that a row shows in a column."""
@@ -192,7 +205,10 @@ class Item(Strict):
         yield from self._strange("a row's panels", [p for row in self.rows.values() for p in row.panels], self.panels)
         yield from self._strange("a row's reads", [c for row in self.rows.values() for c in row.reads], self.columns)
         yield from self._strange("plain", self.plain, self.columns)
-        yield from self._strange("printed", self.printed, self.panels)
+        yield from self._strange("averages", [p for of in self.averages.values() for p in of], self.panels)
+        if set(self.averages) & set(self.panels):
+            yield "an average has the name of a panel"
+        yield from self._strange("printed", self.printed, self.shown)
         for panel, rows in self.printed.items():
             if not self.demo:
                 yield from self._strange(f"printed, '{panel}'", rows, self.rows)
@@ -206,7 +222,7 @@ class Item(Strict):
     def _strange_claim(self, claim: Claim) -> Iterator[str]:
         where = f"the claim '{claim.says}'"
         panels = [*claim.panels, *claim.than_panel, *([claim.better_panel] if claim.better_panel else [])]
-        yield from self._strange(where, panels, self.panels)
+        yield from self._strange(where, panels, self.shown)
         if self.demo:
             return
         rows = [*claim.than, *claim.row, *([claim.better] if claim.better else [])]

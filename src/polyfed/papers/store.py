@@ -143,8 +143,10 @@ def read_cell(file: Path) -> StoredCell:
 
 def wanted_of(cell: PaperCell) -> set[str]:
     """What a cell's picture needs beside its numbers."""
-    kept = cell.item.figure.options.get("keeps", []) if cell.item.figure and not cell.item.demo else []
-    return set(kept) & set(KEPT)
+    if cell.item.demo:
+        return set()
+    kept = cell.item.figure.options.get("keeps", []) if cell.item.figure else []
+    return {*kept, *cell.item.rows[cell.row].keeps} & set(KEPT)
 
 
 # ---- from a finished run
