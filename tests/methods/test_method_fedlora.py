@@ -40,6 +40,9 @@ def run(out: Path, *keys: dict[str, Any], **more: Any) -> polyfed.Result:
     return polyfed.run(ADAPTED, *keys, data=opposites(), out=out, **more)
 
 
+WHOSE = {who: {"method.adapters": who, "method.body": "frozen"} for who in ("personal", "shared")}
+
+
 def test_personal_adapters_beat_shared_ones_on_clients_that_differ(tmp_path: Path) -> None:
     long = {"rounds": 8, "train.epochs": 2, "eval.every": 8}
     own = run(tmp_path / "own", long, {"method.body": "frozen"})
@@ -49,6 +52,9 @@ def test_personal_adapters_beat_shared_ones_on_clients_that_differ(tmp_path: Pat
     d, classes = 16, 2
     assert own["bytes"]["up"] == 4 * (d * classes + classes) * 8 * 8  # the head alone, of 8 clients in 8 rounds
     assert shared["bytes"]["up"] > own["bytes"]["up"]
+    for seed in (1, 2):  # and by no luck of one seed
+        theirs = {who: run(tmp_path / f"{who}{seed}", long, keys, seed=seed) for who, keys in WHOSE.items()}
+        assert theirs["personal"]["personal.accuracy"] > theirs["shared"]["personal.accuracy"] + 0.2
 
 
 @pytest.mark.parametrize("frozen", ["trained", "frozen"])

@@ -33,7 +33,7 @@ def maps_of_runs(selection: Selection, client: str | None, images: int, trust: b
         raise UsageError("there is no test image to look at: name another client with --client, or say --global")
     pixels, y = data.pool.rows(rows), data.pool.y[rows].long()
     maps = {name: _maps(run, client, pixels, y, trust) for name, run in _named(selection.runs).items()}
-    titles = [f"{at + 1}, {data.class_names[label]}" for at, label in enumerate(y.tolist())]
+    titles = [f"image {at + 1} ({data.class_names[label]})" for at, label in enumerate(y.tolist())]
     return chart_of(maps, pixels.float().mean(1), titles)
 
 
