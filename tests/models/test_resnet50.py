@@ -68,6 +68,7 @@ def test_a_file_that_does_not_fit_is_one_sentence(given: Path, tmp_path: Path) -
             build(width=0.05, weights=str(tmp_path / f"{name}.safetensors"))
 
 
+@pytest.mark.slow
 def test_an_export_needs_the_users_weights_no_more(given: Path, tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), np.uint8)
     model = {"name": "resnet50", "width": 0.05, "weights": str(given)}

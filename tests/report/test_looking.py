@@ -64,11 +64,12 @@ def test_the_command_draws_it_with_its_data(cli: Cli, runs_of: Path, tmp_path: P
 
 def test_what_has_no_maps_is_one_sentence(cli: Cli, runs_of: Path, tmp_path: Path, tiny: dict) -> None:
     polyfed.run(tiny | KEYS, method="fedper", out=tmp_path / "small", **{"data.size": 20})
-    polyfed.run(tiny, out=tmp_path / "numbers", data=(np.eye(40, 6, dtype=np.float32), np.arange(40) % 2))
+    numbers = {"split.clients": 2, "model.name": "mlp", "data": (np.eye(40, 6, dtype=np.float32), np.arange(40) % 2)}
+    polyfed.run(tiny | numbers, out=tmp_path / "numbers")
     out = ["--out", str(tmp_path / "x.png"), "--client", "0"]
     for paths, told in (
         ([runs_of / "a", tmp_path / "small"], "images of another size than the first"),
-        ([tmp_path / "numbers"], "Python objects; pass them again"),
+        ([tmp_path / "numbers"], "arrays holds none"),
     ):
         said = cli("figure", "maps", *map(str, paths), *out)
         assert told in said.err
