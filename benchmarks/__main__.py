@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import beside, frozen, records, scale, server, speed, startup, whole
+from benchmarks import beside, frozen, records, scale, server, speed, startup, whole, writers
 from benchmarks.cells import Cell, chosen
 from benchmarks.data import Shelf, name_of
 from benchmarks.measure import ROOT, Failed
@@ -25,6 +25,7 @@ KINDS: dict[str, Measure] = {
     "speed": speed.measure,
     "frozen": frozen.measure,
     "scale": scale.measure,
+    "writers": writers.measure,
     "server": server.measure,
     "records": records.measure,
     "whole": whole.measure,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Tree = dict[str, Any]
-Kind = Literal["speed", "frozen", "scale", "server", "records", "whole", "comparison", "beside", "startup"]
+Kind = Literal["speed", "frozen", "scale", "writers", "server", "records", "whole", "comparison", "beside", "startup"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ FROZEN = [
     _frozen("mupfl", "class gradients (PKCF)", {"bavd": False}, "train"),
 ]
 SCALE = [_scale(method) for method in ("fedavg", "fedper", "map")]
+WRITERS = [Cell("femnist 3550 writers", "writers", {"few": 200, "many": 3550, "samples": 17_750})]
 SERVER = [_server("average", 3), _server("acmu", 2), _server("distfl", 4)]
 RECORDS = [Cell("progress and records", "records", {**SPEED[0].work, "rounds": 4})]
 
@@ -108,7 +109,7 @@ RUNS = [
     Cell("whole fedavg beside others", "beside", {"tree": {**_tree(2), "method": "fedavg"}}, repeats=1),
     Cell("whole start", "startup", {}, repeats=7),
 ]
-CELLS = [*SPEED, *FROZEN, *SCALE, *SERVER, *RECORDS, *RUNS]
+CELLS = [*SPEED, *FROZEN, *SCALE, *WRITERS, *SERVER, *RECORDS, *RUNS]
 
 
 def small(cell: Cell) -> Cell:
@@ -122,6 +123,7 @@ def small(cell: Cell) -> Cell:
         if "rounds" in tree:
             tree["rounds"] = 2
     least = {"rounds": 1, "clients": 2, "per_round": 10, "small": 20, "large": 100, "uploads": 20, "width": 0.2}
+    least |= {"few": 5, "many": 40, "samples": 120}
     return replace(cell, work=work | {key: value for key, value in least.items() if key in work}, repeats=1, quick=True)
 
 

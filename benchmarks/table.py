@@ -9,7 +9,7 @@ from benchmarks.measure import Numbers
 from benchmarks.results import Result
 
 PLACES: dict[str, tuple[str, ...]] = {  # of docs/performance.md, and the kinds of cells whose tables stand there
-    "tables": ("speed", "frozen", "scale", "records"),
+    "tables": ("speed", "frozen", "scale", "writers", "records"),
     "the server": ("server",),
     "whole runs": ("whole", "comparison", "beside", "startup"),
 }
@@ -132,6 +132,12 @@ def _server_row(result: Result) -> list[str]:
     ]
 
 
+def _writers_row(result: Result) -> list[str]:
+    many, ratios = result["sides"]["many"], result["ratios"]
+    times = (seconds(middle(many, lambda n, key=key: n[key])) for key in ("seconds", "again"))
+    return [result["cell"]["name"], *times, *(spread(ratios[what], "x") for what in ("reading", "writers", "memory"))]
+
+
 def _records_row(result: Result) -> list[str]:
     share = result["ratios"]["round"]
     return [result["cell"]["name"], f"{share['median']:.2%} ({share['least']:.2%} to {share['most']:.2%})"]
@@ -180,6 +186,11 @@ TABLES: dict[str, Table] = {
     ),
     "frozen": ("Frozen parts", ("phase", "cached", "cache off", "faster", "apart"), _frozen_row),
     "scale": ("10 000 clients against 200", ("method", "set-up", "set-up", "round", "peak memory"), _scale_row),
+    "writers": (
+        "3550 writers against 200 with as many samples",
+        ("data", "set-up from JSON", "set-up from kept arrays", "times bare reading", "times 200 writers", "memory"),
+        _writers_row,
+    ),
     "server": (
         "The server's arithmetic",
         (
@@ -260,6 +271,7 @@ def claims(results: Sequence[Result]) -> list[Claim]:
     made += _worst(results, "frozen", "uncached", "frozen phases, times the cache off, worst", 3.0, False)
     made += _worst(results, "scale", "round", "a round with 10 000 clients, times one with 200, worst", 1.2, True)
     made += _worst(results, "scale", "memory", "memory with 10 000 clients, times that with 200, worst", 1.2, True)
+    made += _worst(results, "writers", "memory", "memory with 3550 writers, times that with 200", 1.2, True)
     acmu = [r for r in results if r["cell"]["kind"] == "server" and r["cell"]["work"]["what"] == "acmu"]
     made += _worst(acmu, "server", "bare", "ACMU on 1000 uploads, times the bare product", 1.3, True)
     made += _worst(acmu, "server", "memory", "ACMU's memory, times that of the uploads", 1.5, True)

@@ -408,6 +408,14 @@ class TestRandomTransforms:
         there = polyfed.run(keys, data=data, **{"engine.workers": 1, "engine.start": "spawn"}).fingerprint
         assert here == there
 
+    def test_flower_has_no_way_to_them(self, runs: Path) -> None:
+        pytest.importorskip("flwr")
+        keys = {**{key: value for key, value in OWN.items() if not key.startswith("engine")}, "data.live": True}
+        with pytest.raises(
+            UsageError, match=r"data given as a Python object is in this process only: use engine=local"
+        ):
+            polyfed.run(keys, data=[Moving(30)], engine={"name": "flower"})
+
     def test_a_data_set_that_cannot_be_given_to_them(self) -> None:
         import threading
 

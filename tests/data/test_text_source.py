@@ -57,6 +57,9 @@ def test_a_table_of_texts_is_learnt_and_answers_new_ones(tmp_path, ending):
     (tmp_path / "new.txt").write_text("the food was fine great kind\nlate rude poor\n")
     new = read_inputs(tmp_path / "new.txt", predictor.preparation)
     assert new.x.shape == (2, 6)
+    assert new.notes == {}
+    (tmp_path / "long.txt").write_text("the food was fine great kind too\n\nlate\n")
+    assert read_inputs(tmp_path / "long.txt", predictor.preparation).notes == {"texts_cut": 1, "texts_empty": 1}
     out = result.export("safetensors", 0, tmp_path / "export")
     assert np.allclose(read(out).logits(new.x), predictor.logits(new.x), atol=1e-5)
     with pytest.raises(UsageError, match=r"no token id.*from 0 to 63"):
@@ -87,15 +90,19 @@ def table(folder):
     return file
 
 
-def test_categories_are_ids_and_what_is_not_declared_is_counted(tmp_path):
+def test_categories_are_ids_and_what_is_not_declared_is_counted(tmp_path, cli):
     file = table(tmp_path)
     section = {"name": "manifest", "file": str(file), "normalise": True, "missing": "mean"}
     section["categories"] = {"colour": ["red", "blue"], "size": ["S", "L"]}
     data = load_cached(sources.build(section, "data"))
     assert data.notes == {"unseen_categories": 20, "missing_values": 1}
     assert data.x[:3, :2].tolist() == [[1, 1], [2, 2], [0, 1]]
-    assert data.mean[:2] == (0.0, 0.0)
-    assert data.mean[2] == pytest.approx(np.nanmean(data.x[:, 2]), rel=1e-5)
+    whole = polyfed.federation(data=section)
+    held = np.concatenate(whole.split.train)
+    assert 0 < len(held) < len(data.x)
+    assert whole.dataset.mean[:2] == (0.0, 0.0)
+    assert whole.dataset.std[:2] == (1.0, 1.0)
+    assert whole.dataset.mean[2] == pytest.approx(np.nanmean(data.x[held, 2]), rel=1e-5)  # no test row
     result = polyfed.run(KEYS, {"model.name": "table-mlp"}, data=section, rounds=30, out=tmp_path / "run")
     assert result.config["model"]["categories"] == [2, 2]
     assert result["personal.accuracy"] > 0.8
@@ -103,6 +110,12 @@ def test_categories_are_ids_and_what_is_not_declared_is_counted(tmp_path):
     (tmp_path / "new.csv").write_text("size,colour,age\nL,red,30\nS,green,50\n")
     new = read_inputs(tmp_path / "new.csv", predictor.preparation)
     assert new.x.tolist() == [[1, 2, 30], [0, 1, 50]]
+    assert new.notes == {"unseen_categories": 1}
+    said = cli("predict", str(tmp_path / "run"), "--client", "0", "--input", str(tmp_path / "new.csv"))
+    assert (
+        said.err == f"polyfed: 1 words in '{tmp_path}/new.csv' are no category the model knows, and count as unknown\n"
+    )
+    assert len(said.out.splitlines()) == 3
     assert predictor.predict(new.x)[0] == 1
     with pytest.raises(DataError, match="line 7 has no value in the column 'age'"):
         load_cached(sources.build({**section, "missing": "refuse"}, "data"))

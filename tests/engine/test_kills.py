@@ -173,3 +173,22 @@ def test_a_crew_ends_its_processes_when_the_run_ends(trial, workers):
     crew.close()
     assert len(pids) == 2
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+@pytest.mark.slow
+def test_kill_9_on_text_with_adapters_of_each_client(tmp_path):
+    """Tokens, and a personal slice in every memory."""
+    rows = [f"{'fine great' if at % 2 else 'poor late'} w{at % 7},{at % 2},c{at % 4}" for at in range(80)]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label,client", *rows]) + "\n")
+    data = {"data.name": "text", "data.file": str(tmp_path / "texts.csv"), "data.length": 4, "data.ids": 32}
+    model = {"model.name": "text-transformer", "model.width": 0.25, "model.lora.rank": 2, "method.name": "fedlora"}
+    keys = {**data, **model, "rounds": 12, "train.batch": 10, "engine.workers": 2}
+    out = tmp_path / "run"
+    process = forked(out, ["run", *(f"{key}={value}" for key, value in keys.items()), "--out", str(out)])
+    assert process.reaches(2)
+    process.kill()
+    assert process.end() == -signal.SIGKILL
+    assert not (out / "summary.json").exists(), "killed before its end, or this test shows nothing"
+    assert cli.call(["resume", str(out), "--workers", "0", "--quiet"]) == 0
+    assert "resumed after round" in (out / "log.txt").read_text()
+    assert polyfed.load(out).fingerprint == polyfed.run(keys, {"engine.workers": 0}, out=tmp_path / "whole").fingerprint

@@ -2,14 +2,17 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
+import polyfed
 from polyfed.errors import DataError
 from polyfed.models import models
 from polyfed.models.base import Net
 from polyfed.rng import seeded
+from polyfed.use.export import read
 
 BACK = {"trunk.conv.": "conv1.", "trunk.norm.": "bn1.", "trunk.stage": "layer", "last.stage": "layer", "head.": "fc."}
 BACK |= {".norm": ".bn", "shortcut.conv.": "downsample.0.", "shortcut.bn.": "downsample.1."}
@@ -63,3 +66,17 @@ def test_a_file_that_does_not_fit_is_one_sentence(given: Path, tmp_path: Path) -
     for name in ("torn", "missing"):
         with pytest.raises(DataError, match=r"model.weights: cannot read tensors from"):
             build(width=0.05, weights=str(tmp_path / f"{name}.safetensors"))
+
+
+@pytest.mark.slow
+def test_an_export_needs_the_users_weights_no_more(given: Path, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), np.uint8)
+    model = {"name": "resnet50", "width": 0.05, "weights": str(given)}
+    keys = {"model": model, "split.clients": 2, "rounds": 1, "engine.workers": 0, "train.batch": 4}
+    result = polyfed.run(keys, data=(x, np.arange(12) % 2), out=tmp_path / "run")
+    data = {"data": (x, np.arange(12) % 2)}
+    expected = result.global_model(**data).logits(x)
+    out = result.export("safetensors", out=tmp_path / "export", **data)
+    given.unlink()
+    torch.testing.assert_close(read(out).logits(x), expected)
+    assert not [file.name for file in out.iterdir() if str(given).encode() in file.read_bytes()]

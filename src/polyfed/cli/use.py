@@ -38,7 +38,7 @@ def export(
     quiet: Quiet = False,
 ) -> None:
     """Write a run's model as a directory to ship: weights or graph, card, classes, preprocessing."""
-    _need_one(client, everybody)
+    need_one(client, everybody)
     made = _run_at(path).export(form, client, out, trust)
     text = json.dumps({"export": str(made), "format": form}) if as_json else f"{made}: see {made / 'card.md'}"
     sys.stdout.write(text + "\n")
@@ -62,8 +62,8 @@ def predict(
     from polyfed.data.inputs import read_inputs
 
     inputs = read_inputs(given, predictor.preparation)
-    if inputs.skipped and not quiet:
-        sys.stderr.write(f"polyfed: {inputs.skipped} files in '{given}' are no pictures and are left out\n")
+    if not quiet:
+        _remark(inputs, given)
     logits, names = predictor.logits(inputs.x), predictor.class_names
     if logits.dim() > 2:
         _say_masks(logits, inputs, given, names, out, as_json)
@@ -83,6 +83,22 @@ def predict(
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write to '{out}': {error.strerror}") from None
+
+
+NOTES = {
+    "texts_cut": "texts in '{}' are longer than the model's texts and are cut",
+    "texts_empty": "texts in '{}' hold no word",
+    "unseen_categories": "words in '{}' are no category the model knows, and count as unknown",
+    "missing_categories": "categories are missing in '{}', and count as unknown",
+}
+
+
+def _remark(inputs: "Inputs", given: Path) -> None:
+    """Say what of the inputs was left out, cut or not known."""
+    if inputs.skipped:
+        sys.stderr.write(f"polyfed: {inputs.skipped} files in '{given}' are no pictures and are left out\n")
+    for note, count in inputs.notes.items():
+        sys.stderr.write(f"polyfed: {count} {NOTES[note].format(given)}\n")
 
 
 def audit(
@@ -169,7 +185,7 @@ def _predictor(path: Path, client: str | None, everybody: bool, site: str | None
         return site_predictor(found)
     if (path / "sites").is_dir():
         raise UsageError(f"'{path}' is a federation: say which site's model with --site NAME")
-    _need_one(client, everybody)
+    need_one(client, everybody)
     result = _run_at(path)
     return result.global_model(trust) if client is None else result.client(client, trust)
 
@@ -183,7 +199,8 @@ def _run_at(path: Path) -> "Result":
     return found
 
 
-def _need_one(client: str | None, everybody: bool) -> None:
+def need_one(client: str | None, everybody: bool) -> None:
+    """Whose model is meant must be said, once."""
     if (client is not None) == everybody:
         raise UsageError("say whose model: --client NAME or --global")
 

@@ -279,6 +279,8 @@ def _scaled(dataset: Dataset, split: Split) -> Dataset:
         return dataset
     rows = np.sort(np.concatenate(split.train))
     mean, std = pixel_statistics(dataset.x[rows]) if dataset.images else channel_statistics(dataset.x[rows])
+    ids = len(dataset.categories)  # the first columns of a table, which stay what they are
+    mean, std = (*[0.0] * ids, *mean[ids:]), (*[1.0] * ids, *std[ids:])
     return replace(dataset, mean=mean, std=std, unscaled=False)
 
 

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ class Inputs(NamedTuple):
     names: list[str]
     x: np.ndarray
     skipped: int = 0  # files that are no pictures
+    notes: Mapping[str, int] = MappingProxyType({})  # how many texts were cut, or words are no category
 
 
 def read_inputs(path: Path, preparation: Preparation) -> Inputs:
@@ -88,29 +90,29 @@ def _words(path: Path, reads: Mapping[str, Any]) -> Inputs:
     text = reads.get("text")
     if text is not None and path.suffix.lower() == ".txt":
         try:
-            x = _tokens(text, plain_file(path).read_text(encoding="utf-8-sig").splitlines())
+            x, notes = _tokens(text, plain_file(path).read_text(encoding="utf-8-sig").splitlines())
         except (OSError, ValueError) as error:
             raise DataError(f"{path} is no readable text: {error}") from None
     elif text is not None:
         column = str(text["column"])
-        x = _tokens(text, Table(path, Columns("", "", "", "", (column,), (column,))).texts(column))
+        x, notes = _tokens(text, Table(path, Columns("", "", "", "", (column,), (column,))).texts(column))
     else:
-        x = _table_rows(path, reads["table"])
-    return Inputs("row", list(map(str, range(len(x)))), x)
+        x, notes = _table_rows(path, reads["table"])
+    return Inputs("row", list(map(str, range(len(x)))), x, notes=notes)
 
 
-def _tokens(text: Mapping[str, Any], texts: Sequence[str]) -> np.ndarray:
+def _tokens(text: Mapping[str, Any], texts: Sequence[str]) -> tuple[np.ndarray, dict[str, int]]:
     known = {key: value for key, value in text.items() if key != "column"}
-    return Tokenizer(**known).rows(texts)[0]
+    return Tokenizer(**known).rows(texts)
 
 
-def _table_rows(path: Path, told: Mapping[str, Any]) -> np.ndarray:
+def _table_rows(path: Path, told: Mapping[str, Any]) -> tuple[np.ndarray, dict[str, int]]:
     """Categories as ids, a word that was not declared as 0, then the numbers, in the order of the training table."""
     declared, numbers = told["categories"], tuple(told["numbers"])
     table = Table(path, Columns("", "", "", "", numbers, tuple(declared)))
     x = table.numbers()
-    ids, _ = category_ids({name: table.column(name) for name in declared}, declared, len(x))
-    return np.concatenate([ids, x], axis=1)
+    ids, notes = category_ids({name: table.column(name) for name in declared}, declared, len(x))
+    return np.concatenate([ids, x], axis=1), notes
 
 
 def _is_number(cell: str) -> bool:

@@ -31,7 +31,8 @@ of the rounds, and after the last round. The difference is ours after the last r
 is judged on paired differences over seeds in the last third, with a 95 % t interval: it holds if the interval lies
 above 0 for every pair of rows it speaks of, does not hold if one lies below, and is undecided otherwise; one seed
 decides nothing. (S) marks claims that should survive scaling down, (F) fragile ones. Never is a claim said to hold
-because a printed number was reached. [Readings](readings.md) has smaller experiments on how the papers are read.
+because a printed number was reached. [Readings](readings.md) has smaller experiments on how the papers are read,
+and [Worlds](worlds.md) tables of eight methods where clients are people, writers or domains, with three seeds.
 """
 
 

@@ -215,6 +215,7 @@ class Tiles(Mark):
     values: np.ndarray  # [y, x]
     value: str
     groups: bool = False
+    picture: bool = False  # whether the values are the grey levels of an image
 
     def rows(self, x: Axis, y: Axis) -> Iterator[Row]:
         for (row, column), value in np.ndenumerate(self.values):
@@ -283,6 +284,7 @@ class Chart:
     title: str
     caption: str
     panels: Sequence[Panel] = field(default_factory=list)
+    across: int | None = None  # panels that belong on one line; by default as many as look well
 
     def legend(self) -> dict[str, int]:
         """What each colour stands for, where that is not written beside it; nothing where there is only one."""
@@ -294,6 +296,8 @@ class Chart:
     def columns(self) -> int:
         """How many panels stand side by side where there is room."""
         count = len(self.panels)
+        if self.across is not None:
+            return min(count, self.across)
         return min(count, 2 if count % 2 == 0 and count % 3 else 3)
 
     def written(self) -> "Chart":

@@ -42,6 +42,7 @@ from polyfed.report.charts import (
 FORMS = ("pdf", "svg", "png")
 MARKERS = ("o", "s", "D", "^", "P", "v", "X", "*")
 NAMES = 60  # places on an axis that all have their name
+FEW = 8  # names of places that are pixels
 READABLE = 400  # tiles that still can have their number written on them
 TALLEST = 9  # inches
 GREY = "#8a929c"
@@ -163,7 +164,8 @@ def _draw(axes: Axes, panel: Panel, letters: int) -> None:
     _scale(axes.xaxis, panel.x, rotate=True, top=limits[1])
     if panel.x.finish is not None:
         axes.set_xlim(limits)  # ticks alone do not make an axis longer
-    _scale(axes.yaxis, panel.y)
+    pixels = panel.square and panel.x.names is None
+    _scale(axes.yaxis, panel.y, most=FEW if pixels else NAMES)
     axes.set_xlabel("\n".join(textwrap.wrap(panel.x.label, letters)))
     axes.set_ylabel("\n".join(textwrap.wrap(panel.y.label, 34)))
     if groups and panel.y.unit == PERCENT:
@@ -238,6 +240,10 @@ def _tiles(axes: Axes, mark: Tiles) -> None:
     axes.grid(visible=False)
     values = np.ma.masked_invalid(mark.values)
     x, y = (np.arange(count + 1) - 0.5 for count in reversed(values.shape))
+    if mark.picture:
+        axes.pcolormesh(x, y, values, cmap="gray")
+        axes.set_aspect("equal")
+        return
     if not mark.groups:
         drawn = axes.pcolormesh(x, y, values, cmap="viridis_r")
         axes.figure.colorbar(drawn, ax=axes, label=mark.value, fraction=0.046)
@@ -263,10 +269,10 @@ def _mosaic(axes: Axes, mark: Mosaic) -> None:
     axes.legend(handles=squares, ncols=min(len(squares), max(columns, 4)), fontsize=7, handlelength=1, **place)
 
 
-def _scale(axis: Any, meaning: Axis, rotate: bool = False, top: float = 0.0) -> None:
+def _scale(axis: Any, meaning: Axis, rotate: bool = False, top: float = 0.0, most: int = NAMES) -> None:
     """Ticks in the axis's unit, or names at its places, as many as can be read."""
     if meaning.names is not None:
-        step = -(-len(meaning.names) // NAMES)
+        step = -(-len(meaning.names) // most)
         places = range(0, len(meaning.names), step)
         names = [meaning.names[place] for place in places]
         axis.set_ticks(list(places), names)

@@ -27,7 +27,10 @@ MEASURES = {
 }
 MARKDOWN = set("\\`*_{}[]()<>#+!|~$&")  # letters that mean something
 NAMES = ("accuracy", "balanced", "head", "mid", "tail")
-LEFT_OUT = ("data.root", "data.key", "init", "device", "engine.", "track.", "checkpoint.", "eval.")  # of this machine
+LEFT_OUT = (  # of this machine
+    *("data.root", "data.key", "data.file", "data.vocabulary", "model.weights", "init", "device"),
+    *("engine.", "track.", "checkpoint.", "eval."),
+)
 USE = {
     "safetensors": "`model.safetensors` holds the weights by name, `model.json` how the network is built again.",
     "onnx": "`model.onnx` takes `x` (any number of rows, prepared as below) and gives `logits`.",

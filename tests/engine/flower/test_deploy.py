@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -328,6 +329,45 @@ def test_a_site_splits_its_samples_as_the_local_engine_does(folder, tmp_path):
             assert not len(getattr(own.clients[(k + 1) % 3], part))
 
 
+def test_a_site_scales_its_table_by_its_own_training_rows(folder, tmp_path):
+    """And a simulation by all of them, as docs/deployment.md says; nobody is scaled by a row that becomes a test."""
+    from polyfed.config import make_config
+    from polyfed.engine.work import federation_of
+
+    for k, name in enumerate(SITES):
+        draw = np.random.default_rng(k)
+        rows = [f"{draw.normal(100 * k, 5)},{draw.normal()},{at % 2}" for at in range(20)]
+        for place in (folder / "sites" / name / "data", tmp_path / "together" / name):
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+            (place / "visits.csv").write_text("\n".join(["age,dose,label", *rows]) + "\n")
+    config = make_config({"data": {"name": "folder", "root": str(tmp_path / "together"), "normalise": True}})
+    whole = federation_of(config)
+    everybody = np.concatenate(whole.split.train)
+    assert len(everybody) < len(whole.dataset.x)
+    assert whole.dataset.mean == pytest.approx(whole.dataset.x[everybody].mean(0), rel=1e-5)
+    for k, name in enumerate(SITES):
+        order = {"sites": list(SITES), "run": "r"}
+        found = schema.own_data(config, layout.Site.at(folder, name))
+        assert schema.statistics(schema.agreed({name: schema.schema_of(found, "counts")})) == {}, "nothing is told"
+        own = schema.own_federation(config, found, name, order)
+        mine = own.dataset.x[own.split.train[k]]
+        assert own.dataset.mean == pytest.approx(mine.mean(0), rel=1e-5)
+        assert own.dataset.std == pytest.approx(mine.std(0), rel=1e-4)
+        x, _ = own.clients[k].train.take(torch.arange(len(mine)))
+        assert x.mean(0).abs().max() < 1e-4
+        assert own.preparation.mean == own.dataset.mean, "new samples are scaled alike"
+
+
+def test_pictures_and_tokens_are_not_normalised_twice(folder):
+    from polyfed.config import make_config
+
+    np.savez(folder / "sites" / "a" / "data" / "digits.npz", x=np.zeros((4, 2)), y=[0, 1, 0, 1])
+    config = make_config({"data": {"name": "folder", "root": "x", "normalise": True, "tokens": True}})
+    with pytest.raises(DataError, match=r"data.normalise is for numbers, and here are tokens"):
+        schema.own_data(config, layout.Site.at(folder, "a"))
+
+
 def test_a_site_tells_n_alone_if_it_or_the_server_says_so(folder):
     from polyfed.config import write_yaml
     from polyfed.engine.flower.deploy.client import introduce
@@ -504,6 +544,32 @@ def test_map_between_sites_has_the_local_engines_bits_and_each_model_stays_at_ho
     assert [int(line.split(",")[1]) for line in said.out.splitlines()[1:]] == expected.tolist()
     status = json.loads(cli("deploy", "status", str(federation.path), "--json").out)
     assert (status["online"], status["run"]["state"], status["run"]["round"]) == (3, "finished", 2)
+
+
+@pytest.mark.slow
+def test_tables_of_tokens_at_the_sites_have_the_local_engines_bits(federation, tmp_path, cli):
+    """CSV files whose columns are token ids, a text model and personal adapters; sites are given another folder."""
+    for k, name in enumerate(SITES):
+        draw = np.random.default_rng(k)
+        x = draw.integers(1, 20, (30, 5))
+        rows = [",".join(map(str, [*each, int((each < 10).sum() > 2) ^ k % 2])) for each in x]
+        for place in (federation.path / "texts" / name, tmp_path / "together" / name):
+            place.mkdir(parents=True)
+            (place / "texts.csv").write_text("\n".join(["a,b,c,d,e,label", *rows]) + "\n")
+        change(federation.path / "sites" / name / "site.yaml", data=str(federation.path / "texts" / name))
+    text = {"model.name": "text-transformer", "model.ids": 20, "model.width": 0.25, "model.lora.rank": 2}
+    keys = {"data.tokens": True, "data.classes": 2, "method.name": "fedlora", "rounds": 1, **text}
+    try:
+        code, summary, err = federation.done(federation.deploy("run", *(f"{k}={v}" for k, v in keys.items())))
+    finally:
+        for name in SITES:
+            change(federation.path / "sites" / name / "site.yaml", data="data")
+    assert code == 0, err
+    local = federation.locally(tmp_path / "local", **keys | {"data.root": str(tmp_path / "together")})
+    assert summary["fingerprint"] == local.fingerprint
+    assert summary["personal"] == local["personal"]
+    assert summary["bytes"] == local["bytes"]
+    assert summary["failed"] == {}
 
 
 def _stays_at_home(federation: Federation) -> None:

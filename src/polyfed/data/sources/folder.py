@@ -1,5 +1,6 @@
 """A folder with one sub-folder per client: arrays in .npz files, tables, or images in one folder per class."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -46,6 +47,10 @@ class Folder(Source):
     tokens: bool = param(False, "whether samples are token ids: whole numbers [N, length], 0 for padding")
     background: Background = background_of_masks()
 
+    normalise: bool = param(
+        False, "numbers less their mean, by their spread, over all clients' training rows; a deployed site's own"
+    )
+
     @property
     def natural_partition(self) -> str:
         """One folder, one client."""
@@ -72,7 +77,9 @@ class Folder(Source):
         found = gathered(self.name, parts, [client.name for client in clients])
         notes = {"files_skipped": skipped} if skipped else {}
         made = found.dataset(self.name, classes, side, notes, pixels=pixels)
-        return as_tokens(made) if self.tokens else made
+        if self.normalise and (made.images or self.tokens):
+            raise DataError(f"{self.name}: data.normalise is for numbers, and here are {_what(made)}")
+        return as_tokens(made) if self.tokens else replace(made, unscaled=self.normalise)
 
     def _images(self, clients: list[Path], side: Side | None) -> Contents:
         """Every image of every class folder of every client."""
@@ -148,6 +155,10 @@ class Folder(Source):
         if strange:
             raise DataError(f"{self.name}: there is a class folder '{strange[0]}', but data.classes={self.classes!r}")
         return self.classes  # type: ignore[return-value]
+
+
+def _what(made: Dataset) -> str:
+    return "pictures, which are always normalised" if made.images else "tokens"
 
 
 def _many(classes: int | tuple[str, ...]) -> int:

@@ -1,6 +1,5 @@
 """A table that lists samples: who holds each, what it is, and whether it is an official test."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from polyfed.data.sources.base import TABLES, Dataset, Source, source
 from polyfed.data.sources.found import gathered
-from polyfed.data.sources.raw import Classes, channel_statistics
+from polyfed.data.sources.raw import Classes
 from polyfed.data.sources.tables import Columns, Table, category_ids, has_column
 from polyfed.errors import DataError
 from polyfed.registry import param
@@ -30,7 +29,7 @@ class Manifest(Source):
         None, "columns of numbers; by default all others, where there are no paths"
     )
     categories: dict[str, tuple[str, ...]] = param({}, "columns of words, each with the categories it may hold")
-    normalise: bool = param(False, "numbers less their mean, by their spread, both over the official training rows")
+    normalise: bool = param(False, "numbers less their mean, by their spread, both over all clients' training rows")
     missing: Literal["refuse", "mean"] = param("refuse", "what a missing number is: an error, or its client's mean")
     classes: Classes = param(None, "how many classes there are, or their names; by default those found")
 
@@ -80,10 +79,4 @@ class Manifest(Source):
         found = gathered(self.name, table.parts(self.home(), None, self.classes, x=x))
         reads = {"table": {"categories": self.model_dump(mode="json")["categories"], "numbers": table.features}}
         told = {"categories": self.sizes, "incomplete": missing > 0, "reads": reads}
-        made = found.dataset(self.name, self.classes, None, notes, **told)
-        return self._normalised(made) if self.normalise else made
-
-    def _normalised(self, data: Dataset) -> Dataset:
-        mean, std = channel_statistics(data.x[: data.train])
-        cut = len(self.categories)  # ids stay what they are
-        return replace(data, mean=(*[0.0] * cut, *mean[cut:]), std=(*[1.0] * cut, *std[cut:]))
+        return found.dataset(self.name, self.classes, None, notes, **told, unscaled=self.normalise)

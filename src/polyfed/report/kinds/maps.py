@@ -44,17 +44,21 @@ def activation_maps(net: Net, x: Tensor, y: Tensor) -> Tensor:
 
 def map_chart(nets: Mapping[str, Net], x: Tensor, y: Tensor, titles: Sequence[str]) -> Chart:
     """A panel of each image as it is (its mean over channels), then one of each network's map of it, in their order."""
-    found = {name: activation_maps(net, x, y).numpy() for name, net in nets.items()}
+    return chart_of({name: activation_maps(net, x, y) for name, net in nets.items()}, x.mean(1), titles)
+
+
+def chart_of(maps: Mapping[str, Tensor], pictures: Tensor, titles: Sequence[str]) -> Chart:
+    """A line of panels for each image [H, W]: the image, then its map under each name."""
     panels = []
     for i, title in enumerate(titles):
-        panels.append(_panel(title, x[i].mean(0).numpy(), "grey"))
-        panels += [_panel(f"{title}: {name}", maps[i], "activation") for name, maps in found.items()]
+        panels.append(_panel(title, pictures[i].numpy(), "grey"))
+        panels += [_panel(f"{title}: {name}", each[i].numpy(), "activation") for name, each in maps.items()]
     caption = (
         "Grad-CAM at the last map of pixels: 1 is the pixel that speaks most for the image's class, 0 says nothing."
     )
-    return Chart("maps", "Where the networks look", caption, panels)
+    return Chart("maps", "Where the networks look", caption, panels, across=1 + len(maps))
 
 
 def _panel(title: str, values: np.ndarray, what: str) -> Panel:
     across, down = Axis("column", "column"), Axis("row", "row", names=[str(n) for n in range(len(values))])
-    return Panel(title, across, down, [Tiles("", 0, values, what)], square=True)
+    return Panel(title, across, down, [Tiles("", 0, values, what, picture=what == "grey")], square=True)
