@@ -428,7 +428,7 @@ def test_a_head_that_all_tune_alike_is_tuned_once_and_nobody_sees_it(
     with_features = [entry for entry in tuned if entry[0] > 1]
     assert max(map(with_features.count, with_features)) <= 2, "a round's training, or its evaluation and the finish"
     tuned.clear()
-    monkeypatch.setattr(Site, "once", lambda self, part, given, fit: fit())
+    monkeypatch.setattr(Site, "once", lambda self, part, given, fit, alike=True: fit())
 
     class Each(MuPFL):
         """Another name, so that it runs again."""
