@@ -1,5 +1,7 @@
 """Fits that a process remembers, because the same fit from the same start will be asked for again."""
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +10,7 @@ from torch import Tensor
 from polyfed.parts.fit import Tally
 
 MOST = 1 << 26  # bytes remembered at once
-LOSS = 512  # bytes of one loss in a tally: a tensor of its own
+OBJECT = 512  # bytes of a tensor beside its numbers, about
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,16 @@ class Fitted:
     @property
     def size(self) -> int:
         """Bytes, about."""
-        return sum(t.numel() * t.element_size() for t in self.values) + LOSS * len(self.tally.losses)
+        return sum(OBJECT + t.numel() * t.element_size() for t in (*self.values, *self.tally.losses))
+
+
+def start_digest(place: str, tensors: Iterable[Tensor]) -> str:
+    """A digest of where a fit starts, taken without copying."""
+    made = hashlib.sha256(place.encode())
+    for tensor in tensors:
+        made.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        made.update(tensor.cpu().contiguous().numpy())
+    return made.hexdigest()
 
 
 def remember(fitted: dict[str, Any], whose: str, what: Fitted) -> None:

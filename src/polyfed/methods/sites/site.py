@@ -9,8 +9,7 @@ from torch import Tensor
 from polyfed import rng
 from polyfed.config import Train
 from polyfed.data.samples import Samples
-from polyfed.message import digest_of
-from polyfed.methods.sites.fitted import Fitted, remember
+from polyfed.methods.sites.fitted import Fitted, remember, start_digest
 from polyfed.models.base import Net
 from polyfed.params import Params, Slice, everything
 from polyfed.parts.fit import Augment, Correct, Fit, Loss, Order, Poisson, Stream, Tally, poisson, shuffled
@@ -174,9 +173,8 @@ class Site:
         if self.idle:
             return
         whose = "everybody" if alike else str(self._client)
-        start = [*self.live.get(part), *given]
-        place = f"{self.round} {'' if alike else sorted(self._fits.items())}".encode()
-        key = digest_of(b"".join([place, *(t.cpu().numpy().tobytes() for t in start)]))
+        place = f"{self.round} {'' if alike else sorted(self._fits.items())}"
+        key = start_digest(place, [*self.live.get(part), *given])
         known: Fitted | None = self.resident.fitted.get(whose)
         if known is None or known.key != key:
             before, self.tally = self.tally, Tally()
