@@ -286,9 +286,9 @@ def test_the_best_test_round_is_not_chosen(tmp_path):
     nobody = SimpleNamespace(measure=lambda *given: None)
     world = SimpleNamespace(adversary=None)
     run = SimpleNamespace(progress=Progress(), recorder=recorder, clock=Stopwatch(), attacked=nobody, world=world)
-    evaluation = Made(run, groups)
+    made = Made(run, groups)
     for round in (1, 2, 3, 4):
-        evaluation.after_round(round)
+        made.after_round(round)
     best = run.progress.best
     assert (best["round"], best["val"], best["personal"]["accuracy"]) == (2, 0.7, 0.3)
     assert run.progress.last["personal"]["accuracy"] == 1.0
