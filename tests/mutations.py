@@ -173,11 +173,19 @@ def measure(project: Project, mutations: list[Mutation], jobs: int) -> int:
     return int(bool(few or stale or refuted))
 
 
+def list_stale(project: Project, mutations: Iterable[Mutation]) -> int:
+    """Name the mutations whose fragment does not stand in its file exactly once; 0 if there are none."""
+    stale = [m for m in mutations if project.mutated(m) is None]
+    print("\n".join(str(m) for m in stale) or "none is stale")
+    return int(bool(stale))
+
+
 def main() -> int:
     """What `make mutate` calls."""
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("files", nargs="*", help="only mutations of files whose path contains one of these")
     words.add_argument("--jobs", type=int, default=2, help="how many processes at a time")
+    words.add_argument("--stale", action="store_true", help="only list fragments that are out of date; run nothing")
     asked = words.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # as in every process of a run
     FORKS.set_forkserver_preload([*WARM, "pytest"])
@@ -185,7 +193,7 @@ def main() -> int:
     project = Project(ROOT / "src" / "polyfed", ROOT / "tests", ROOT / "build" / "mutations.json")
     everything = listed(ROOT / "tests" / "mutations.yaml")
     wanted = [m for m in everything if not asked.files or any(part in m.file for part in asked.files)]
-    return measure(project, wanted, asked.jobs)
+    return list_stale(project, wanted) if asked.stale else measure(project, wanted, asked.jobs)
 
 
 if __name__ == "__main__":

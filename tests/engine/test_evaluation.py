@@ -1,13 +1,19 @@
-"""PA_cls by default: on the whole global test set where that is cheap beside training, else on a sample of it."""
+"""PA_cls and GA by default: on the whole global test set where that is cheap beside training, else on a sample."""
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import polyfed
-from polyfed.engine import evaluation
+from polyfed.data.samples import Pool, Samples
+from polyfed.engine import asked as sizes
 from polyfed.measure.shared import SharedFeatures
+from polyfed.report.kinds.curves import against_rounds
+from polyfed.report.runs import select
 
 RUN = {"rounds": 2, "eval.every": 2, "engine.workers": 0}
 WHOLE = 359  # samples in the global test set of digits
@@ -16,7 +22,7 @@ WHOLE = 359  # samples in the global test set of digits
 @pytest.fixture
 def few(monkeypatch):
     """A sample may be small."""
-    monkeypatch.setattr(evaluation, "LEAST", 5)
+    monkeypatch.setattr(sizes, "LEAST", 5)
 
 
 def made(tiny, tmp_path, method, name="run", **changes):
@@ -31,7 +37,7 @@ def asked(result):
 def test_where_the_whole_is_dear_a_sample_is_taken_and_told(tiny, tmp_path, few):
     result = made(tiny, tmp_path, "local")
     assert asked(result) == {50}
-    assert result.summary["tested"] == {"global": WHOLE, "personal_classes": 50}
+    assert result.summary["tested"] == {"global": WHOLE, "global_between": 0, "personal_classes": 50}
     assert (result.counts()["final_classes"].sum(2) == 5).all(), "equally many of each class"
     assert "PA_cls is measured on 50 of the 359 samples" in (result.path / "log.txt").read_text()
     assert "PA_cls on 50 of the 359 samples of the global test set, equally many of each class: Local" in result.table()
@@ -43,9 +49,10 @@ def test_a_shared_body_makes_the_whole_cheap(tiny, tmp_path, few):
 
 
 def test_with_enough_training_everybody_is_asked_about_the_whole(tiny, tmp_path, few, monkeypatch):
-    monkeypatch.setattr(evaluation, "STEP", 1000)
+    monkeypatch.setattr(sizes, "STEP", 1000)
     result = made(tiny, tmp_path, "local")
-    assert asked(result) == {WHOLE} == set(result.summary["tested"].values())
+    assert asked(result) == {WHOLE}
+    assert result.summary["tested"] == {"global": WHOLE, "global_between": 0, "personal_classes": WHOLE}
     assert "PA_cls" not in (result.path / "log.txt").read_text() + result.table()
 
 
@@ -94,3 +101,76 @@ def test_nothing_of_an_evaluation_is_left_in_the_next_round(tiny, tmp_path, monk
     made(tiny, tmp_path, "fedavg", **{"eval.every": 1})
     assert held
     assert set(held) == {0}
+
+
+# ---- GA after every round but the last
+
+
+@pytest.fixture
+def sampled(monkeypatch):
+    """A sample of GA may be small, and training counts for next to nothing."""
+    monkeypatch.setattr(sizes, "FEWEST", 40)
+    monkeypatch.setattr(sizes, "LEAST", 5)
+    monkeypatch.setattr(sizes, "BETWEEN", 1e-6)
+
+
+def global_rows(result):
+    found = result.records("rounds")
+    return found[found["measure"] == "global"]
+
+
+def test_ga_is_sampled_between_rounds_and_whole_in_the_end_and_says_so(tiny, tmp_path, sampled):
+    keys = {"rounds": 3, "eval.every": 1, "eval.classes": False}
+    result = made(tiny, tmp_path, "fedavg", **keys)
+    whole = made(tiny, tmp_path, "fedavg", "whole", **keys, **{"eval.ga": "all"})
+    assert global_rows(result)["samples"].tolist() == [50, 50, WHOLE]
+    assert global_rows(whole)["samples"].tolist() == [WHOLE] * 3
+    assert result.summary["tested"]["global_between"] == 50
+    assert result.summary["global"] == whole.summary["global"], "what a run ends with is measured on the whole"
+    assert result.summary["fingerprint"] == whole.summary["fingerprint"]
+    told = "GA before the last round on 50 of the 359 samples of the global test set, in the end on all: FedAvg"
+    assert told in result.table()
+    assert "GA before" not in whole.table()
+    log = (result.path / "log.txt").read_text()
+    assert log.count("GA is measured on 50 of the 359 samples") == 1
+
+
+def test_the_curve_says_what_it_was_measured_on(tiny, tmp_path, sampled):
+    keys = {"rounds": 3, "eval.every": 1, "eval.classes": False}
+    result = made(tiny, tmp_path, "fedavg", **keys)
+    whole = made(tiny, tmp_path, "fedavg", "whole", **keys, **{"eval.ga": "all"})
+    for run, told in ((result, True), (whole, False)):
+        chart = against_rounds(select([run.path]))
+        notes = [panel.note for panel in chart.panels]
+        assert any("on 50 of 359 test samples" in note for note in notes) == told
+
+
+@pytest.mark.parametrize("count", [37, 100, 1000])
+def test_who_asks_for_so_many_samples_gets_them(tiny, tmp_path, count):
+    result = made(tiny, tmp_path, "fedavg", **{"eval.every": 1, "eval.ga": count, "eval.classes": False})
+    assert global_rows(result)["samples"].tolist() == [min(count, WHOLE), WHOLE]
+
+
+@pytest.mark.parametrize("changes", [{"split.val": 0.2}, {"attack.name": "noise", "attack.count": 1}, {}])
+def test_where_the_whole_is_a_result_or_asked_anyway_it_is_taken(tiny, tmp_path, sampled, changes):
+    result = made(tiny, tmp_path, "fedavg", **{"eval.every": 1, "eval.classes": False}, **changes)
+    assert (global_rows(result)["samples"] == WHOLE).all() == bool(changes)
+
+
+def test_few_test_samples_are_always_asked_about_all(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(sizes, "BETWEEN", 1e-6)
+    result = made(tiny, tmp_path, "fedavg", **{"eval.every": 1, "eval.classes": False})
+    assert (global_rows(result)["samples"] == WHOLE).all()
+
+
+def test_a_test_sample_has_the_same_share_of_every_class():
+    y = np.repeat([0, 1, 2], [100, 50, 3])
+    split = SimpleNamespace(global_test=np.arange(len(y)))
+    pool = Pool(torch.zeros(len(y), 1), torch.from_numpy(y))
+    data: Any = SimpleNamespace(split=split, dataset=SimpleNamespace(labels=y), classes=3)
+    data.view = lambda rows: Samples(pool, torch.from_numpy(rows))
+    drawn = sizes.test_sample(data, 17, seed=0).y.numpy()
+    assert np.bincount(drawn, minlength=3).tolist() == [11, 5, 1]
+    assert np.array_equal(drawn, sizes.test_sample(data, 17, seed=0).y.numpy())
+    rows = [sizes.test_sample(data, 17, seed).rows.tolist() for seed in (0, 1)]
+    assert rows[0] != rows[1]

@@ -51,8 +51,8 @@ def test_one_header_however_often_it_is_appended_to(recorder, tmp_path):
         recorder.append("rounds", [{"round": round, "measure": "global", "accuracy": 0.5}])
     assert (tmp_path / "rounds.csv").read_text().splitlines() == [
         ",".join(FIELDS["rounds"]),
-        "1,global,0.5,,,,,,,",
-        "2,global,0.5,,,,,,,",
+        "1,global,0.5,,,,,,,,",
+        "2,global,0.5,,,,,,,,",
     ]
 
 

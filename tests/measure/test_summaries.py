@@ -9,8 +9,8 @@ import pytest
 
 import polyfed
 from polyfed.data.federation import Federation
+from polyfed.engine import evaluation
 from polyfed.engine.checkpoint import Progress
-from polyfed.engine.evaluation import Evaluation
 from polyfed.measure.recorder import Recorder
 from polyfed.measure.seconds import PHASES, Stopwatch
 
@@ -66,8 +66,8 @@ def test_the_last_evaluation_is_counted(made, monkeypatch):
     """A clock that moves only while PA_cls is measured stands still in every other phase."""
     now = [0.0]
     monkeypatch.setattr(Stopwatch.__init__, "__defaults__", (lambda: now[0],))
-    asked = Evaluation._asked_classes
-    monkeypatch.setattr(Evaluation, "_asked_classes", lambda self: (now.__setitem__(0, now[0] + 5), asked(self))[1])
+    asked = evaluation.asked_classes
+    monkeypatch.setattr(evaluation, "asked_classes", lambda run: (now.__setitem__(0, now[0] + 5), asked(run))[1])
     seconds = made(method="fedper", rounds=2).summary["seconds"]
     assert seconds == dict.fromkeys(PHASES, 0) | {"total": 5, "eval": 5}
 
@@ -273,7 +273,7 @@ def test_the_best_test_round_is_not_chosen(tmp_path):
     """Validation is best in rounds 2 and 3, test in rounds 1 and 4: round 2 it is, with its own test accuracy."""
     curves = {"val": {1: 2, 2: 7, 3: 7, 4: 5}, "personal": {1: 9, 2: 3, 3: 4, 4: 10}}
 
-    class Made(Evaluation):
+    class Made(evaluation.Evaluation):
         def _clients(self, kind, round, *rest):
             return {m: {0: np.array([[at[round], 10 - at[round]], [0, 0]])} for m, at in curves.items()}
 
@@ -286,9 +286,9 @@ def test_the_best_test_round_is_not_chosen(tmp_path):
     nobody = SimpleNamespace(measure=lambda *given: None)
     world = SimpleNamespace(adversary=None)
     run = SimpleNamespace(progress=Progress(), recorder=recorder, clock=Stopwatch(), attacked=nobody, world=world)
-    evaluation = Made(run, groups)
+    made = Made(run, groups)
     for round in (1, 2, 3, 4):
-        evaluation.after_round(round)
+        made.after_round(round)
     best = run.progress.best
     assert (best["round"], best["val"], best["personal"]["accuracy"]) == (2, 0.7, 0.3)
     assert run.progress.last["personal"]["accuracy"] == 1.0

@@ -428,7 +428,7 @@ def test_a_head_that_all_tune_alike_is_tuned_once_and_nobody_sees_it(
     with_features = [entry for entry in tuned if entry[0] > 1]
     assert max(map(with_features.count, with_features)) <= 2, "a round's training, or its evaluation and the finish"
     tuned.clear()
-    monkeypatch.setattr(Site, "once", lambda self, part, given, fit: fit())
+    monkeypatch.setattr(Site, "once", lambda self, part, given, fit, alike=True: fit())
 
     class Each(MuPFL):
         """Another name, so that it runs again."""
@@ -438,6 +438,46 @@ def test_a_head_that_all_tune_alike_is_tuned_once_and_nobody_sees_it(
     assert once.result.fingerprint == each.result.fingerprint
     numbers = [run.result.records("training")[["steps", "samples", "loss"]] for run in (once, each)]
     assert numbers[0].equals(numbers[1])
+
+
+def test_a_head_tuned_for_an_evaluation_is_not_tuned_again_in_the_next_round(
+    ride: Riding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned: list[tuple[int, int]] = []
+    fit = Site.fit
+
+    def counted(self: Site, loss: Any, on: Any, **options: Any) -> int:
+        if on.cut == "head":
+            tuned.append((self.round, self._client))
+        return fit(self, loss, on, **options)
+
+    monkeypatch.setattr(Site, "fit", counted)
+    keys = {"method.tune_batch": 4, "eval.every": 1, "train.schedule": [0.5, 1]}
+    once = mupfl(ride, **keys)
+    assert len(set(tuned)) == len(tuned) > 4, "once for an evaluation and the round, or the finish, after it"
+    tuned.clear()
+    monkeypatch.setattr(Site, "once", lambda self, part, given, fit, alike=True: fit())
+
+    class Again(MuPFL):
+        """Another name, so that it runs again."""
+
+    again = ride(Again, **{"data": "skewed", "model": "mlp-bn", **FEW} | keys)
+    assert len(tuned) > len(set(tuned))
+    assert once.result.fingerprint == again.result.fingerprint
+    numbers = [run.result.records("training")[["steps", "samples", "loss"]] for run in (once, again)]
+    assert numbers[0].equals(numbers[1])
+    curves = [run.result.records("rounds") for run in (once, again)]
+    assert curves[0].equals(curves[1])
+
+
+def test_an_idle_client_does_not_take_a_head_that_its_evaluation_tuned() -> None:
+    bench = Bench(MuPFL(m=3, tau=2))
+    sent = {"features": torch.randn(1, 3, 4), "feature_classes": torch.tensor([1])}
+    bench.method.adapt(bench.client(**sent))
+    lazy = bench.client(**sent)
+    lazy.idle, before = True, lazy.live.get(head)[0]
+    bench.method.adapt(lazy)
+    assert torch.equal(lazy.live.get(head)[0], before)
 
 
 def test_one_cluster_of_equal_clients_is_fedavg(ride: Riding) -> None:

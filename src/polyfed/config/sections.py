@@ -104,6 +104,7 @@ class Eval(Section):
     batch: int = Field(128, ge=1)
     clients: int | Literal["all"] = "all"
     classes: bool | Literal["auto"] = "auto"
+    ga: int | Literal["auto", "all"] = "auto"  # samples of the global test set after every round but the last
     oracle: bool = False  # whether the mean of all personal slices is measured too, which no server ever has
 
     @field_validator("clients")
@@ -111,6 +112,13 @@ class Eval(Section):
     def _some(cls, value: Any) -> Any:
         if value != "all" and value < 1:
             raise ValueError("give at least 1 client or 'all'")
+        return value
+
+    @field_validator("ga")
+    @classmethod
+    def _some_samples(cls, value: Any) -> Any:
+        if isinstance(value, int) and value < 1:
+            raise ValueError("give at least 1 sample, 'all' or 'auto'")
         return value
 
 

@@ -2,27 +2,25 @@
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from polyfed import rng
+from polyfed.data.samples import Samples
+from polyfed.engine.asked import asked_between, asked_classes, test_sample
 from polyfed.engine.oracle import oracle_numbers
 from polyfed.engine.sample_masks import keep_samples
 from polyfed.files import write_file
 from polyfed.measure.counts import confusion, confusions
 from polyfed.measure.metrics import Numbers, class_numbers, client_numbers, global_numbers
-from polyfed.params import head
 
 if TYPE_CHECKING:
     from polyfed.engine.rounds import Run
 
 Tables = dict[int, np.ndarray]
-WHOLE = 1 / 4  # of the training's cost: what PA_cls on the whole global test set may cost under eval.classes=auto
-SAMPLED = 1 / 10  # of the training's cost: what it may cost on a sample
-LEAST = 50  # samples of each class below which a sample says too little
-STEP = 3  # forward passes that a training step costs, backward and all
 
 
 class Evaluation:
@@ -76,7 +74,9 @@ class Evaluation:
     def _record(self, round: int, tables: Mapping[str, Tables], numbers: Mapping[str, Numbers | None]) -> None:
         recorder = self.run.recorder
         with self.run.clock.phase("report"):
-            recorder.append("rounds", [{"round": round, "measure": m, **n} for m, n in numbers.items() if n])
+            everybody = {} if self._global is None else {-1: self._global}
+            own = {**tables, "global_local": tables.get("global", {}), "personal_selected": self.selected}
+            recorder.append("rounds", _rows(round, numbers, {**own, "global": everybody}))
             for measure, each in {**tables, "personal_selected": self.selected}.items():
                 recorder.clients(round, {"global": "global_local"}.get(measure, measure), each)
             if self._global is not None:
@@ -92,7 +92,7 @@ class Evaluation:
         participants, heldout = run.roster.participants, list(run.world.federation.heldout)
         if self._global is None and run.method.has_global:
             self._test_global()
-        asked = self._asked_classes()
+        asked = asked_classes(run)
         val = ("val",) if run.config.split.val else ()
         measures = ("personal", *val, *(("classes",) if asked is not None and run.method.personalises else ()))
         after = self._clients("evaluate", end, participants, measures, None, asked or 0)
@@ -117,7 +117,7 @@ class Evaluation:
     def _record_final(self, end: int, final: Mapping[str, Tables]) -> None:
         recorder = self.run.recorder
         numbers = {measure: client_numbers(tables, self.groups, self.masks) for measure, tables in final.items()}
-        recorder.append("rounds", [{"round": end, "measure": m, **n} for m, n in numbers.items() if n])
+        recorder.append("rounds", _rows(end, numbers, final))
         for measure, tables in final.items():
             recorder.clients(end, measure, tables)
 
@@ -146,6 +146,7 @@ class Evaluation:
             "fingerprint": run.fingerprint(),
             "tested": {
                 "global": len(run.world.federation.global_test),
+                "global_between": asked_between(run) if run.method.has_global else 0,
                 "personal_classes": max((int(t.sum()) for t in after.get("classes", {}).values()), default=0),
             },
             "global": before.get("global"),
@@ -235,50 +236,25 @@ class Evaluation:
         world = self.run.world
         world.shared.begin(("evaluate", self.run.progress.round))
         model = self.run.method.global_predictor(self.run.server)
-        test = world.federation.global_test
+        last = self.run.progress.round == self.run.config.rounds
+        test = world.federation.global_test if last else self._test_between
         if model is not None and len(test):
             batch = self.run.config.eval.batch
             self._global = confusion(model, test, world.federation.classes, batch, world.shared).numpy()
         world.resident.reset()
 
-    def _asked_classes(self) -> int | None:
-        """How many samples of each class PA_cls asks everybody about; 0: the whole global test set; None: it is not.
-
-        By default it asks about the whole where that is cheap beside training, else about a sample, and says so.
-        """
-        run, asked = self.run, self.run.config.eval.classes
-        test, classes = len(run.world.federation.global_test), run.world.federation.classes
-        if test == 0 or asked is False:
-            return None
-        training = STEP * self._trained()
-        if asked is True or self._passes(test) <= WHOLE * training:
-            return 0
-        count = max(LEAST, int(SAMPLED * training / self._passes(1) / classes))
-        sample = len(run.world.class_test(count))
-        if sample == test:
-            return 0
+    @cached_property
+    def _test_between(self) -> Samples:
+        """What GA is measured on after every round but the last: the whole global test set, or a sample of it."""
+        run, data = self.run, self.run.world.federation
+        whole, asked = len(data.global_test), asked_between(run)
+        if asked == whole:
+            return data.global_test
         run.say(
-            f"PA_cls is measured on {sample} of the {test} samples of the global test set, at most {count} of each "
-            "class: all of them would cost more than a quarter of the training; eval.classes=true asks about all"
+            f"GA is measured on {asked} of the {whole} samples of the global test set after every round but the last, "
+            "which takes all; eval.ga=all always does"
         )
-        return count
-
-    def _trained(self) -> float:
-        """Samples that the rounds train on, as the config has it."""
-        run = self.run
-        held = sum(run.server.clients[k].n for k in run.world.federation.participants)
-        share = 1.0 if run.method.everyone else run.config.participation
-        return run.config.rounds * share * run.config.train.epochs * held
-
-    def _passes(self, samples: int) -> float:
-        """Forward passes that PA_cls on so many samples costs: a body that all clients share passes each only once."""
-        run, clients = self.run, len(self.run.roster.participants)
-        if not run.method.personalises:
-            return samples
-        if run.method.one_body:
-            layout = run.world.resident.layout
-            return samples * (1 + clients * layout.length(head) / layout.size)
-        return samples * clients
+        return test_sample(data, asked, run.config.seed)
 
     def _classes_of_global(self, clients: Sequence[int]) -> dict[str, Tables]:
         """Where all answer with one model, one pass over the test set serves everybody."""
@@ -293,3 +269,11 @@ class Evaluation:
         run.world.resident.reset()
         tables = {k: plain.numpy() for k in clients}
         return {"classes": tables, "classes_masked": {k: m.numpy() for k, m in zip(clients, masked, strict=True)}}
+
+
+def _rows(round: int, numbers: Mapping[str, Numbers | None], tables: Mapping[str, Tables]) -> Iterator[dict[str, Any]]:
+    """The rows of the record: every measure with its numbers, and with how many samples they come from."""
+    for measure, found in numbers.items():
+        if found:
+            samples = sum(int(table.sum()) for table in tables[measure].values())
+            yield {"round": round, "measure": measure, "samples": samples, **found}

@@ -15,7 +15,9 @@ from polyfed.measure.metrics import accuracy, balanced, group_recalls, ious, mio
 from polyfed.measure.seconds import PHASES
 
 FIELDS = {
-    "rounds": ["round", "measure", "accuracy", "balanced", "head", "mid", "tail", "std", "worst10", "best10"],
+    "rounds": [
+        "round", "measure", "accuracy", "balanced", "head", "mid", "tail", "std", "worst10", "best10", "samples",
+    ],
     "clients": ["round", "measure", "client", "name", "samples", "accuracy", "balanced", "head", "mid", "tail"],
     "classes": ["round", "measure", "class", "samples", "recall"],
     "training": [
@@ -29,7 +31,7 @@ FIELDS = {
 OF_MASKS = {"rounds": ["miou"], "clients": ["miou"], "classes": ["iou"]}  # what the tables of masks have beside
 
 # columns that records of an earlier version lack
-LATER = {"training": ("attacker", "weight", "suspect"), "threats": ("stopped",)}
+LATER = {"rounds": ("samples",), "training": ("attacker", "weight", "suspect"), "threats": ("stopped",)}
 
 
 class Recorder:

@@ -52,9 +52,10 @@ class Traffic(Stored):
 
 
 class Tested(Stored):
-    """Samples of the global test set: all, and those PA_cls was measured on."""
+    """Samples of the global test set: all, those GA was measured on before the last round, and those of PA_cls."""
 
     global_: int = Field(alias="global")
+    global_between: int = 0  # 0: not measured, or written by an earlier version, which took all
     personal_classes: int
 
 

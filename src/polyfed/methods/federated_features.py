@@ -90,13 +90,12 @@ class FederatedFeatures(Method):
     def fit_head(site: Site, known: Bundle | dict[str, Tensor], rule: Train, alike: bool = False, **fit: Any) -> None:
         """Train the live head on matched features, if there are any, by a rule of its own: the run's is for clients.
 
-        Where all sites do so alike, they draw the same batches, and a process does it once.
+        Where all sites do so alike, they draw the same batches, and a process does it once. A site that does so by
+        itself draws its own, and if it is asked again from the same start (evaluated, then trained), it remembers.
         """
         if "features" not in known:
             return
         given = known["features"], known["feature_classes"]
         rows = labelled(*given, site.resident.device)
-        if alike:
-            site.once(head, given, lambda: site.fit(cross_entropy, rows, train=head, rule=rule, key="pkcf", **fit))
-        else:
-            site.fit(cross_entropy, rows, train=head, rule=rule, **fit)
+        order = {"key": "pkcf"} if alike else {}
+        site.once(head, given, lambda: site.fit(cross_entropy, rows, train=head, rule=rule, **order, **fit), alike)

@@ -111,7 +111,7 @@ class MuPFL(FederatedFeatures, ClusterUpdates):
     def train(self, client: Client) -> Message:
         if self.matches and self.grad_at == "global":
             self.take_gradients(client)  # eq. 16, before the head is tuned
-        self.adapt(client)
+        self.begin_tuned(client)
         client.scratch.start_head, _ = client.live.get(head)
         self.epochs(client)
         if self.matches and self.grad_at == "local":
@@ -121,7 +121,12 @@ class MuPFL(FederatedFeatures, ClusterUpdates):
         return self.upload(client)
 
     def adapt(self, client: Client) -> None:
-        """Eq. 21: the client's own head (the received one at first), tuned; after `finish`, the personal model."""
+        """Eq. 21, as the client will begin its next round (or `finish`): that need not tune the same head again."""
+        client.begin(min(client.round + 1, client.task.rounds + 1))
+        self.begin_tuned(client)
+
+    def begin_tuned(self, client: Client) -> None:
+        """The client's own head (the received one at first), tuned; after `finish`, the personal model."""
         if "tuned" in client.memory:
             client.load(client.memory.tuned)
             return

@@ -13,6 +13,7 @@ from polyfed.config import Config, Tree, make_config, merge, unflatten
 from polyfed.errors import UsageError
 from polyfed.papers.recipe import Item
 
+EVALUATED = {"eval.ga": "all"}  # results are judged on the last third of evaluations, so all take the whole test set
 DEMO = "demo"  # the row of an item that is no comparison of runs
 
 
@@ -39,12 +40,12 @@ class PaperCell:
 
     @property
     def layers(self) -> list[Tree]:
-        """Its keys, the later over the earlier: common ones, the scale's, the panel's, the row's."""
+        """Its keys, the later over the earlier: of all recipes, common ones, the scale's, the panel's, the row's."""
         item, panel = self.item, self.item.panels[self.panel]
         made = [item.keys, item.scales[self.scale].keys, panel.keys, getattr(panel, self.scale)]
         if not item.demo:
             row = item.rows[self.row]
-            made += [row.keys, getattr(row, self.scale)]
+            made = [EVALUATED, *made, row.keys, getattr(row, self.scale)]
         return [unflatten(layer) for layer in made]
 
     @property
@@ -73,7 +74,9 @@ class PaperCell:
 def _counting(tree: Tree) -> Tree:
     """Without what is only a place or a pace: where data lie, how often a run is saved, on which device it runs."""
     data = {key: value for key, value in tree["data"].items() if key not in ("root", "file")}
-    return {**{key: value for key, value in tree.items() if key not in ("checkpoint", "device")}, "data": data}
+    evaluated = {key: value for key, value in tree["eval"].items() if (key, value) != ("ga", "all")}  # as it always was
+    counting = {key: value for key, value in tree.items() if key not in ("checkpoint", "device")}
+    return {**counting, "data": data, "eval": evaluated}
 
 
 def digest(value: Any) -> str:

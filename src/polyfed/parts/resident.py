@@ -184,7 +184,7 @@ class Resident:
         beside = [child for name, child in model.named_children() if name not in parts]
         self._pieces = [_Piece(piece) for piece in (*beside, *parts.values())]  # the three have the last word
         self._resets = [reset for m in model.modules() if callable(reset := getattr(m, "reset", None))]
-        self.fitted: dict[str, Any] = {}  # what the last fit left that all sites do alike, by what it started from
+        self.fitted: dict[str, Any] = {}  # what fits left that are asked for again, by the site that did them
         self.listeners = [m for m in model.modules() if hasattr(m, "after_step")]
 
     def reset(self, start: Params | None = None) -> None:

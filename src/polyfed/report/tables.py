@@ -128,6 +128,12 @@ def choose_columns(names: Sequence[str] | None) -> Sequence[Column] | None:
     return [known[name] for name in names]
 
 
+SAMPLED = {
+    "personal_classes": "PA_cls on {}, equally many of each class",
+    "global_between": "GA before the last round on {}, in the end on all",
+}  # what is said where a number of a summary's `tested` is smaller than the global test set
+
+
 @dataclass(frozen=True)
 class Score:
     """A column of a row over its seeds; against the baseline: the difference, p, in how many seeds clients agree."""
@@ -313,16 +319,16 @@ def _unfinished(found: Iterable[Found]) -> list[str]:
 
 
 def _sampled(found: Iterable[Found]) -> list[str]:
-    """In which runs PA_cls was measured on less than the whole global test set."""
+    """In which runs PA_cls, or GA before the last round, was measured on less than the whole global test set."""
     rows: dict[str, list[str]] = {}
     for one in found:
-        tested = one.summary.get("tested") or {"global": 0, "personal_classes": 0}
-        count, whole = tested["personal_classes"], tested["global"]
-        if 0 < count < whole:
-            rows.setdefault(f"{count} of the {whole} samples of the global test set", []).append(as_written(one.row))
-    return [
-        f"PA_cls on {size}, equally many of each class: {', '.join(dict.fromkeys(each))}" for size, each in rows.items()
-    ]
+        tested = one.summary.get("tested") or {}
+        for key, said in SAMPLED.items():
+            count, whole = tested.get(key, 0), tested.get("global", 0)
+            if 0 < count < whole:
+                size = f"{count} of the {whole} samples of the global test set"
+                rows.setdefault(said.format(size), []).append(as_written(one.row))
+    return [f"{said}: {', '.join(dict.fromkeys(each))}" for said, each in rows.items()]
 
 
 def _times(found: Sequence[Found]) -> list[str]:

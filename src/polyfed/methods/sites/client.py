@@ -1,6 +1,6 @@
 """The client as a method sees it: its data, its memory and what it received."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ from polyfed.data.samples import Samples
 from polyfed.errors import UsageError
 from polyfed.message import Bundle, Memory
 from polyfed.methods.sites.site import Site, Task
-from polyfed.params import Params, body, trunk
+from polyfed.params import Params, Slice, body, trunk
 from polyfed.parts.fit import Augment, Loss, poisson, shuffled
 from polyfed.parts.resident import Batch, Cut, Frozen, Resident, in_batches
 from polyfed.parts.steps import Step, sgd
@@ -89,6 +89,13 @@ class Client(Site):
                 "private_steps must say how many it takes"
             )
         return taken
+
+    def once(self, part: Slice, given: Iterable[Tensor], fit: Callable[[], object], alike: bool = True) -> None:
+        """Do a fit that will be asked for again once; a private one is not remembered, for it has noise of its own."""
+        if self.private is None:
+            super().once(part, given, fit, alike)
+        else:
+            fit()
 
     def masks(self, purpose: str, *where: int) -> np.random.Generator:
         """The chance that decides a Poisson batch: keyed, or secret between real sites."""

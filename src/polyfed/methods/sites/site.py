@@ -9,7 +9,7 @@ from torch import Tensor
 from polyfed import rng
 from polyfed.config import Train
 from polyfed.data.samples import Samples
-from polyfed.message import digest_of
+from polyfed.methods.sites.fitted import Fitted, remember, start_digest
 from polyfed.models.base import Net
 from polyfed.params import Params, Slice, everything
 from polyfed.parts.fit import Augment, Correct, Fit, Loss, Order, Poisson, Stream, Tally, poisson, shuffled
@@ -163,23 +163,28 @@ class Site:
         self.resident.modes.set(training=False)
         return taken
 
-    def once(self, part: Slice, given: Iterable[Tensor], fit: Callable[[], object]) -> None:
-        """Do a fit of a slice that every site of this round does alike; a process does it once and remembers it.
+    def once(self, part: Slice, given: Iterable[Tensor], fit: Callable[[], object], alike: bool = True) -> None:
+        """Do a fit of a slice that will be asked for again from the same start; a process does it once.
 
-        Such a fit depends only on the slice, on the tensors given and on a key that all sites share. It is found by
-        their digest, and leaves the values and the tally that it left the first time.
+        Such a fit depends only on the slice, on the tensors given and on a key: one that all sites of a round share
+        (`alike`), or this site's own. It is found by their digest, and leaves the values and the tally that it left
+        the first time; whoever does not find it does it again, with the same bits.
         """
-        start = [*self.live.get(part), *given]
-        key = digest_of(b"".join([str(self.round).encode(), *(t.cpu().numpy().tobytes() for t in start)]))
-        if key not in self.resident.fitted:
+        if self.idle:
+            return
+        whose = "everybody" if alike else str(self._client)
+        place = f"{self.round} {'' if alike else sorted(self._fits.items())}"
+        key = start_digest(place, [*self.live.get(part), *given])
+        known: Fitted | None = self.resident.fitted.get(whose)
+        if known is None or known.key != key:
             before, self.tally = self.tally, Tally()
             fit()
-            self.resident.fitted.clear()  # of earlier rounds
-            self.resident.fitted[key] = self.live.get(part), self.tally
+            known = Fitted(key, self.live.get(part), self.tally, dict(self._fits))
             self.tally = before
-        values, tally = self.resident.fitted[key]
-        self.live.put(part, *values)
-        self.tally.add(tally)
+            remember(self.resident.fitted, whose, known)
+        self.live.put(part, *known.values)
+        self.tally.add(known.tally)
+        self._fits = dict(known.fits)
         self._last_fit = None
 
     def _watched(self, loss: Loss) -> Loss:

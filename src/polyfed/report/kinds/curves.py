@@ -66,8 +66,20 @@ def _curves(
             marks, note = told_apart(_at_finish([mark for lines in drawn_here for mark in lines], axis))
             stars = any(mark.finish == "after" for lines in drawn_here for mark in lines)
             across = axis if stars else replace(axis, finish=None)
+            note = " ".join(filter(None, [note, _sampled(runs) if measure == "global" else ""]))
             panels.append(Panel(titled(words, setting), across, Axis("accuracy", "accuracy", PERCENT), marks, note))
     return drawn(kind, title, caption, panels)
+
+
+def _sampled(runs: Iterable[Shown]) -> str:
+    """What a curve of GA was measured on, where that is less than the whole test set before the last round."""
+    told: set[str] = set()
+    for run in runs:
+        found = run.records("rounds")
+        sizes = found[found["measure"] == "global"].get("samples", pandas.Series(dtype=float)).dropna().astype(int)
+        if sizes.nunique() > 1:
+            told.add(f"{sizes.min()} of {sizes.max()} test samples")
+    return f"Before the last round on {', '.join(sorted(told))}; the last point on all." if told else ""
 
 
 def _at_finish(marks: Sequence[Line], axis: Axis) -> list[Line]:
