@@ -1,12 +1,14 @@
 """Versioned client memory: immutable blobs, in memory up to a limit, on disk beyond it, all on disk at a checkpoint."""
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from polyfed.errors import DataError
 from polyfed.files import Place, sync, write_file
 from polyfed.message import digest_of
 
+AT_ONCE = 8  # files written at a time: each waits for the disk, which serves several as fast as one
 LIMIT = 1 << 30  # bytes of memory blobs held in RAM before the oldest spill to disk
 
 
@@ -72,14 +74,19 @@ class MemoryStore:
     def persist(self) -> None:
         """Make sure that every committed version is on disk."""
         missing = [held for held in self.table.items() if held not in self._durable]
-        for held in missing:
-            if held in self._ram:
-                self._write(*held, durable=True)
-            else:
-                sync(self._path(*held))
-        if missing:
-            sync(self.folder)
-            self._durable.update(missing)
+        if not missing:
+            return
+        self.folder.mkdir()
+        with ThreadPoolExecutor(min(AT_ONCE, len(missing))) as threads:
+            list(threads.map(self._persist, missing))
+        sync(self.folder)
+        self._durable.update(missing)
+
+    def _persist(self, held: tuple[int, int]) -> None:
+        if held in self._ram:
+            write_file(self._path(*held), self._ram[held], durable=True)
+        else:
+            sync(self._path(*held))
 
     def prune(self, *tables: Mapping[int, int]) -> None:
         """Delete the files no kept checkpoint refers to."""

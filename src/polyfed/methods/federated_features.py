@@ -97,5 +97,5 @@ class FederatedFeatures(Method):
             return
         given = known["features"], known["feature_classes"]
         rows = labelled(*given, site.resident.device)
-        order = {"key": "pkcf"} if alike else {}
-        site.once(head, given, lambda: site.fit(cross_entropy, rows, train=head, rule=rule, **order, **fit), alike)
+        key = "pkcf" if alike else "batches"
+        site.once(head, given, lambda: site.fit(cross_entropy, rows, train=head, rule=rule, key=key, **fit), alike)

@@ -33,7 +33,7 @@ def start_digest(place: str, tensors: Iterable[Tensor]) -> str:
     made = hashlib.sha256(place.encode())
     for tensor in tensors:
         made.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        made.update(tensor.cpu().contiguous().numpy())
+        made.update(tensor.cpu().contiguous().numpy().data)
     return made.hexdigest()
 
 
