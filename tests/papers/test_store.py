@@ -95,7 +95,16 @@ def test_sources_of_a_method_are_its_own(monkeypatch: pytest.MonkeyPatch, tmp_pa
         return found
 
     assert changed("polyfed.methods.fedper") == {"FedAvg": False, "FedAvg, tuned": False, "FedPer": True}
-    for module in ("polyfed.parts.fit", "polyfed.methods.base", "polyfed.models.plain", "polyfed.data.split"):
+    everywhere = (
+        "parts.fit",
+        "methods.base",
+        "methods.sites.site",
+        "models.plain",
+        "models.base",
+        "data.split",
+        "params",
+    )
+    for module in (f"polyfed.{name}" for name in everywhere):
         assert all(changed(module).values()), module
     assert not any(changed("polyfed.report.page").values())
 

@@ -62,21 +62,37 @@ def _reached(modules: Iterable[str]) -> set[str]:
 
 @cache
 def _imports(module: str) -> tuple[str, ...]:
-    """What a module imports from the followed rooms; a package's own file only gathers names and is left out."""
+    """What a module imports from the followed rooms."""
     made: list[str] = []
     for node in ast.walk(_tree(module)):
         if isinstance(node, ast.ImportFrom) and node.module:
-            made += [f"{node.module}.{alias.name}" for alias in node.names] + [node.module]
+            made += [_home(node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
             made += [alias.name for alias in node.names]
     inside = [name for name in made if name.startswith(FOLLOWED) and not name.startswith(LEFT_OUT)]
     return tuple(name for name in dict.fromkeys(inside) if _file(name) is not None)
 
 
+def _home(module: str, name: str) -> str:
+    """The module that a name comes from; a package's own file only gathers names, so it is asked and left out."""
+    if _file(module) is not None:
+        return module
+    if _file(f"{module}.{name}") is not None or not module.startswith(FOLLOWED):
+        return f"{module}.{name}"
+    for node in ast.walk(ast.parse((_path(module) / "__init__.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and name in [one.asname or one.name for one in node.names]:
+            return _home(node.module, name)
+    return f"{module}.{name}"
+
+
+def _path(module: str) -> Path:
+    return ROOT.joinpath(*module.split(".")[1:])
+
+
 @cache
 def _file(module: str) -> Path | None:
     """The file of a module of polyfed; None for a package or a name inside a module."""
-    path = ROOT.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    path = _path(module).with_suffix(".py")
     return path if module.startswith("polyfed.") and path.is_file() else None
 
 
