@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, log
+from operator import itemgetter
 from typing import Any
 
 from benchmarks.measure import Numbers
@@ -134,8 +135,13 @@ def _server_row(result: Result) -> list[str]:
 
 def _writers_row(result: Result) -> list[str]:
     many, ratios = result["sides"]["many"], result["ratios"]
-    times = (seconds(middle(many, lambda n, key=key: n[key])) for key in ("seconds", "again"))
-    return [result["cell"]["name"], *times, *(spread(ratios[what], "x") for what in ("reading", "writers", "memory"))]
+    first, again = (seconds(middle(many, itemgetter(key))) for key in ("seconds", "again"))
+    return [
+        result["cell"]["name"],
+        first,
+        again,
+        *(spread(ratios[what], "x") for what in ("reading", "writers", "memory")),
+    ]
 
 
 def _records_row(result: Result) -> list[str]:
