@@ -40,6 +40,17 @@ class Counting(Method):
         return upload
 
 
+class Lying(Method):
+    """FedAvg whose last client sends in turn: no numbers, another shape, a very long update."""
+
+    def upload(self, client: Client) -> Message:
+        upload = super().upload(client)
+        if client.id == client.task.clients - 1:
+            w = upload["w"]
+            upload["w"] = (w * float("nan"), w[:-1].clone(), w * 1e9)[(client.round - 1) % 3]
+        return upload
+
+
 class Mixed(Counting):
     """The shared model and the client's running mean answer together."""
 

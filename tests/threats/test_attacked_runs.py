@@ -48,9 +48,10 @@ def test_no_attack_and_no_defence_are_no_part_of_a_run():
     [
         {**FLIP, "attack.share": 0.0},
         {**FLIP, "attack.rounds": [9]},
+        {**FLIP, "attack.rounds": "never"},
         {"attack.name": "ipm", "attack.clients": [1], "attack.rounds": {"from": 3}},
     ],
-    ids=["no share", "no round", "no collusion"],
+    ids=["no share", "no round", "never", "no collusion"],
 )
 def test_an_attack_that_does_nothing_leaves_the_bits_of_an_honest_run(trial, attack):
     assert trial(FIVE | attack).fingerprint == trial.kept(FIVE).fingerprint
@@ -122,6 +123,14 @@ def test_who_attacks_is_recorded_and_counted_apart(trial):
     measured = {(r["measure"], r["client"]) for r in rows(run, "clients")}
     assert {c for m, c in measured if m == "personal"} == {"0", "2", "4"}
     assert {c for m, c in measured if m == "personal_attackers"} == {"1", "3"}
+
+
+def test_who_never_attacks_is_measured_all_the_same(trial):
+    """The base rate: who would attack is left out of the honest ones, and no upload is counted as an attack."""
+    run = trial.kept(FIVE | FLIP | {"attack.rounds": "never"})
+    assert [row["attackers"] for row in rows(run, "threats")] == ["0", "0"]
+    assert run.summary["threats"]["attackers"] == [1, 3]
+    assert run.summary["threats"]["asr"] == pytest.approx(float(rows(run, "threats")[-1]["asr"]))
 
 
 def test_a_personal_method_is_asked_on_every_honest_client(trial, crews):
@@ -236,11 +245,17 @@ def test_real_sites_do_not_attack():
 
 
 def test_they_are_axes_of_a_comparison(tiny, tmp_path):
-    attack = ["none", {"name": "label-flip", "count": 1}]
+    flip = {"name": "label-flip", "count": 1}
+    attack = ["none", flip, {**flip, "rounds": "never"}]
     tree = {**tiny, "split.clients": 5, "seeds": [0], "attack": attack, "defence": ["none", "median"]}
     found = polyfed.compare(methods=["fedavg"], out=tmp_path / "c", progress=None, **tree)
     told = {(r["threats"]["attack"], r["threats"]["defence"]) for r in found.summaries if "threats" in r}
     assert told == {("none", "median"), ("label-flip", "none"), ("label-flip", "median")}
+    lines = csv.DictReader(found.table("csv", columns=["asr"]).splitlines())
+    rates = {(line["attack"], line["defence"]): (line["asr mean"], line["asr base mean"]) for line in lines}
+    for defence in ("none", "median"):
+        assert rates["label-flip count=1", defence][1] == rates["label-flip count=1 rounds=never", defence][0] != ""
+        assert rates["none", defence][1] == rates["label-flip count=1 rounds=never", defence][1] == ""
 
 
 # ---- every method, every attack, every defence

@@ -13,6 +13,7 @@ from polyfed.errors import UsageError
 from polyfed.measure.guarantee import privacy_sentence
 from polyfed.measure.paired import FEWEST_SEEDS, LEVEL, by_client, by_seed, differences
 from polyfed.measure.seconds import PHASES, outside_training, phases_in_words
+from polyfed.report.base_rate import with_base_rates
 from polyfed.report.forms import BEST, SECOND, Entry, Rows, Table
 from polyfed.report.names import as_written
 
@@ -62,6 +63,7 @@ COLUMNS = (
     Column("bytes", SIZE, lambda found: found.summary["bytes"]["up"] + found.summary["bytes"]["down"]),
     Column("seconds", TIME, at("seconds.total")),
 )
+BASE_RATE = Column("asr base", PERCENT, at("threats.base"))  # of the same run in which nobody ever attacks
 MORE = (
     Column("balanced", PERCENT, at("personal.balanced")),
     Column("best 10 %", PERCENT, at("personal.best10")),
@@ -76,6 +78,7 @@ MORE = (
     Column("global tail", PERCENT, at("global.tail")),
     Column("acc", PERCENT, at("threats.acc")),  # of honest clients under attack, on the global test set
     Column("asr", PERCENT, at("threats.asr")),  # the success rate of the attack
+    BASE_RATE,
     Column("precision", PERCENT, at("threats.precision")),  # of the suspects that a defence named
     Column("recall", PERCENT, at("threats.recall")),
 )  # what a table has where it is asked for
@@ -136,7 +139,12 @@ class Score:
 def comparison_table(
     found: Sequence[Found], baseline: str | None = None, columns: Sequence[Column] = COLUMNS, notes: Sequence[str] = ()
 ) -> Table:
-    """A row per method and setting, over its seeds; against a baseline if there is one."""
+    """A row per method and setting, over its seeds; against a baseline if there is one.
+
+    Beside the success rate of attacks stands its base rate, where the comparison holds it.
+    """
+    found = with_base_rates(found)
+    columns = _with_base_rate(columns, found)
     groups: dict[tuple[str, ...], dict[str, list[Found]]] = {}
     for one in found:
         rows = groups.setdefault(tuple(word(value) for value in one.setting.values()), {})
@@ -157,6 +165,12 @@ def comparison_table(
     notes = [*_private(found), *_shared(found), *_remarks(found), *notes]
     table.legend = [*_legend(baseline, everything), *_unfinished(found), *_sampled(found), *_times(found), *notes]
     return table
+
+
+def _with_base_rate(columns: Sequence[Column], found: Sequence[Found]) -> list[Column]:
+    if BASE_RATE in columns or all(BASE_RATE.get(one) is None for one in found):
+        return list(columns)
+    return [each for column in columns for each in ([column, BASE_RATE] if column.key == "asr" else [column])]
 
 
 def _remarks(found: Sequence[Found]) -> list[str]:
