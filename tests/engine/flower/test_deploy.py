@@ -360,7 +360,7 @@ def test_disclose_knows_its_values(folder, value):
         introduce(order | {"disclose": "counts"}, context)
 
 
-DP = {"name": "dp-sgd", "noise": 4.0}
+DP = {"name": "dp-sgd", "noise": 8.0}
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_all_runs_together_spend_no_more_than_a_site_allows(folder, tmp_path):
     assert (said["a"]["counts"], said["a"]["disclosed"]) == ([], "n")
     sites.store, context = Elsewhere(tmp_path), SimpleNamespace(node_config={"home": str(folder / "sites" / "a")})
     config = make_config(read_yaml(sites.common["config"], "the run"))
-    job = Job("train", 0, 1, Message(w=sites.world(config).resident.initial))
+    job = Job("train", 0, 1, Message(w=sites.world(config).resident.initial.flat.clone()))
     done = []
 
     def go_on() -> None:
