@@ -578,10 +578,10 @@ def _stays_at_home(federation: Federation) -> None:
 
 @pytest.mark.slow
 def test_a_private_run_between_sites_tells_only_noise_and_what_one_site_lies_about_is_counted(federation, own):
-    """Site c sends no numbers, then another shape, then a very long update; a and b go on without it."""
+    """Site b sends no numbers and c another shape, then c a very long update; whoever is left goes on."""
     pytest.importorskip("opacus", reason="skipped: no opacus")
     change(federation.path / "sites" / "a" / "site.yaml", privacy={"epsilon": 500})
-    words = [f"method.name={own('Lying')}", "rounds=3", "privacy.name=dp-sgd", "privacy.noise=1", "engine.quorum=0.6"]
+    words = [f"method.name={own('Lying')}", "rounds=2", "privacy.name=dp-sgd", "privacy.noise=1", "engine.quorum=0.3"]
     code, summary, err = federation.done(federation.deploy("run", *words))
     change(federation.path / "sites" / "a" / "site.yaml", privacy=None)
     assert code == 0, err
@@ -592,7 +592,7 @@ def test_a_private_run_between_sites_tells_only_noise_and_what_one_site_lies_abo
         name: [row["round"] for row in rows if row["client"] == str(k) and row["status"] == "accepted"]
         for k, name in enumerate(SITES)
     }
-    assert accepted == {"a": ["1", "2", "3"], "b": ["1", "2", "3"], "c": []}
+    assert accepted == {"a": ["1", "2"], "b": ["2"], "c": []}
     assert {row["loss"] for row in rows} <= {"", "nan"}, "losses are kept at the sites"
     told = summary["privacy"]
     assert (told["kind"], told["noise"]) == ("dp-sgd", "secret noise, bits not reproducible")
