@@ -1,6 +1,7 @@
 """What protection costs: a robust average against the plain one, a private step against a plain one.
 
-A defence may take three times the plain average's time and one Gram product more: that is the limit it is set against.
+A defence may take three times the plain average's time and one Gram product of the updates more: that is the limit it is
+set against. (What such a product costs beside a bare one, the cell `acmu` of the server measures.)
 Private training is set against the same training without privacy. Both sides take turns in one process, and processor
 time counts, which a busy machine stretches less than the clock.
 """
@@ -56,6 +57,7 @@ def defended(given: dict[str, Any]) -> Sides:
     from benchmarks.sites import server_of, world_of
     from polyfed.message import Message
     from polyfed.methods.base import Upload
+    from polyfed.parts.cluster import inner_products
     from polyfed.threats.defences import defences
     from polyfed.threats.defender import Defender
 
@@ -70,7 +72,8 @@ def defended(given: dict[str, Any]) -> Sides:
     uploads = [Upload(k, 1, Message(w=row), Message(w=plain.shared.weights)) for k, row in enumerate(rows)]
 
     def limit() -> list[Callable[[], object]]:
-        return [*[lambda: plain.average(uploads)] * TIMES, lambda: rows @ rows.T]
+        starts = [plain.shared.weights] * count
+        return [*[lambda: plain.average(uploads)] * TIMES, lambda: inner_products(list(rows), less=starts)]
 
     return (lambda: [lambda: robust.average(uploads)]), limit, f"{count} x {size}"
 
