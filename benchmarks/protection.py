@@ -1,7 +1,7 @@
 """What protection costs: a robust average against the plain one, a private step against a plain one.
 
 A defence may take three times the plain average's time and one Gram product of the updates: that is the limit it is set
-against. (What such a product costs beside a bare one, the server's cell `acmu` measures.) Private training is set beside
+against. (What such a product costs beside a bare one, the cell `acmu` measures.) Private training is set beside
 the same training without privacy. Both sides take turns in one process, and processor time counts, which a busy machine
 stretches less than the clock.
 """
