@@ -360,7 +360,7 @@ def test_disclose_knows_its_values(folder, value):
         introduce(order | {"disclose": "counts"}, context)
 
 
-DP = {"name": "dp-sgd", "noise": 8.0}
+DP = {"name": "dp-sgd", "noise": 1.5}
 
 
 @pytest.mark.parametrize(
