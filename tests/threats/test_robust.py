@@ -204,6 +204,11 @@ def test_more_attackers_than_a_rule_is_made_for() -> None:
     assert defences.build({"name": "krum", "f": 0.3}, "defence").assumed(10) == 3
 
 
+def test_bulyan_needs_seven_rows_for_one_attacker() -> None:
+    assert judged("bulyan", ROWS, f=1).idle
+    assert not judged("bulyan", (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 100.0), f=1).idle
+
+
 # ---- what holds for any rows
 
 rows_of = st.lists(
