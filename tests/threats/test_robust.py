@@ -91,6 +91,11 @@ def test_bulyan() -> None:
     assert found.suspects == [5, 6]
 
 
+def test_bulyan_looks_at_fewer_neighbours_each_time() -> None:
+    """By hand: scores over 4, 3, 2, 1, 1 neighbours choose the ids 3, 1, 5, 2, 4."""
+    assert robust.bulyan_choice(gram((10.0, 7.0, 6.0, 3.0, 3.0, 0.0, 0.0)), 1) == [1, 2, 3, 4, 5]
+
+
 def test_geometric_median_of_a_triangle() -> None:
     found = judged("geometric-median", [[0.0, 0.0], [4.0, 0.0], [0.0, 3.0]], f=1).mean
     assert found.tolist() == pytest.approx([0.695789, 0.751176], abs=1e-5)
