@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import beside, frozen, records, scale, server, speed, startup, whole, writers
+from benchmarks import beside, frozen, protection, records, scale, server, speed, startup, whole, writers
 from benchmarks.cells import Cell, chosen
 from benchmarks.data import Shelf, name_of
 from benchmarks.measure import ROOT, Failed
@@ -27,6 +27,7 @@ KINDS: dict[str, Measure] = {
     "scale": scale.measure,
     "writers": writers.measure,
     "server": server.measure,
+    "protection": protection.measure,
     "records": records.measure,
     "whole": whole.measure,
     "comparison": whole.measure_comparison,

@@ -4,7 +4,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Tree = dict[str, Any]
-Kind = Literal["speed", "frozen", "scale", "writers", "server", "records", "whole", "comparison", "beside", "startup"]
+Kind = Literal[
+    "speed",
+    "frozen",
+    "scale",
+    "writers",
+    "server",
+    "protection",
+    "records",
+    "whole",
+    "comparison",
+    "beside",
+    "startup",
+]
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,17 @@ def _server(what: str, copies: int) -> Cell:
     return Cell(f"{what}, 1000 uploads", "server", work, repeats=1)
 
 
+def _defence(name: str, most: float) -> Cell:
+    work = {"defence": name, "uploads": 100, "width": 1.881, "most": most}  # on digits, a million parameters
+    return Cell(f"defence {name}, 100 uploads", "protection", work, repeats=5)
+
+
+def _private(name: str, model: Tree, most: float) -> Cell:
+    tree = {"method": "fedavg", "data": {"name": "fashion-mnist", "limit": 300}, "model": model}
+    tree |= {"split": {"clients": 10, "test": "none"}, "train": {"lr": 0.01, "batch": 32}}
+    return Cell(f"dp-sgd {name}", "protection", {"tree": tree, "clients": 4, "most": most}, repeats=5)
+
+
 SPEED = [
     *(
         _speed(f"fashion-mnist {model}", {**FASHION, "model": model}, setting, turns, starred=setting == (64, 1.0))
@@ -77,6 +100,12 @@ FROZEN = [
 SCALE = [_scale(method) for method in ("fedavg", "fedper", "map")]
 WRITERS = [Cell("femnist 3550 writers", "writers", {"few": 200, "many": 3550, "samples": 17_750})]
 SERVER = [_server("average", 3), _server("acmu", 2), _server("distfl", 4)]
+PROTECTION = [
+    *(_defence(name, 1.0) for name in ("multi-krum", "geometric-median")),
+    _private("mlp", {"name": "mlp"}, 3.0),
+    _private("lenet", {"name": "lenet"}, 4.0),
+    _private("resnet8-gn", {"name": "resnet8-gn", "width": 1}, 4.0),
+]
 RECORDS = [Cell("progress and records", "records", {**SPEED[0].work, "rounds": 4})]
 
 # from command to table, at default settings; 300 samples of every class, so that FedAvg takes some seconds
@@ -109,7 +138,7 @@ RUNS = [
     Cell("whole fedavg beside others", "beside", {"tree": {**_tree(2), "method": "fedavg"}}, repeats=1),
     Cell("whole start", "startup", {}, repeats=7),
 ]
-CELLS = [*SPEED, *FROZEN, *SCALE, *WRITERS, *SERVER, *RECORDS, *RUNS]
+CELLS = [*SPEED, *FROZEN, *SCALE, *WRITERS, *SERVER, *PROTECTION, *RECORDS, *RUNS]
 
 
 def small(cell: Cell) -> Cell:

@@ -1,17 +1,17 @@
 """Results as Markdown tables, and what they must show."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from math import exp, log
 from operator import itemgetter
 from typing import Any
 
+from benchmarks.claims import Claim, claims
 from benchmarks.measure import Numbers
 from benchmarks.results import Result
 
 PLACES: dict[str, tuple[str, ...]] = {  # of docs/performance.md, and the kinds of cells whose tables stand there
     "tables": ("speed", "frozen", "scale", "writers", "records"),
     "the server": ("server",),
+    "protection": ("protection",),
     "whole runs": ("whole", "comparison", "beside", "startup"),
 }
 BUSY = 0.1  # share of the machine that others may use before the numbers are called provisional
@@ -144,6 +144,13 @@ def _writers_row(result: Result) -> list[str]:
     ]
 
 
+def _protection_row(result: Result) -> list[str]:
+    numbers, ratios = result["numbers"], result["ratios"]
+    times = (seconds(numbers[side]) for side in ("ours", "beside"))
+    shown = (spread(ratios[name], "x") for name in ("processor", "clock"))
+    return [result["cell"]["name"], numbers["size"], *times, *shown, f"{result['cell']['work']['most']:g}x"]
+
+
 def _records_row(result: Result) -> list[str]:
     share = result["ratios"]["round"]
     return [result["cell"]["name"], f"{share['median']:.2%} ({share['least']:.2%} to {share['most']:.2%})"]
@@ -180,6 +187,11 @@ def _startup_row(result: Result) -> list[str]:
     return ["polyfed run, digits", *times, spread(result["ratios"]["torch"], "x")]
 
 
+def _claim_row(claim: Claim) -> list[str]:
+    sign = "at most" if claim.at_most else "at least"
+    return [claim.text, f"{sign} {claim.needed:g}", f"{claim.found:.3g}", "yes" if claim.holds else "**no**"]
+
+
 Table = tuple[str, tuple[str, ...], Callable[[Result], list[str]]]
 TABLES: dict[str, Table] = {
     "speed": (
@@ -205,6 +217,11 @@ TABLES: dict[str, Table] = {
         ),
         _server_row,
     ),
+    "protection": (
+        "A defence beside three plain averages and one Gram product, dp-sgd beside plain training",
+        ("what", "work", "polyfed", "beside", "by processor time", "by the clock", "at most"),
+        _protection_row,
+    ),
     "records": ("Progress and records", ("cell", "share of a round"), _records_row),
     "whole": (
         "From command to table",
@@ -227,92 +244,3 @@ TABLES: dict[str, Table] = {
     ),
     "startup": ("Before the first round", ("what", "polyfed", "import torch", "ratio"), _startup_row),
 }  # fmt: skip
-
-
-# ---- what must hold
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence with a number that is needed and the one that was found."""
-
-    text: str
-    found: float
-    needed: float
-    at_most: bool = False
-
-    @property
-    def holds(self) -> bool:
-        """Whether the number is good enough."""
-        return self.found <= self.needed if self.at_most else self.found >= self.needed
-
-
-def _claim_row(claim: Claim) -> list[str]:
-    sign = "at most" if claim.at_most else "at least"
-    return [claim.text, f"{sign} {claim.needed:g}", f"{claim.found:.3g}", "yes" if claim.holds else "**no**"]
-
-
-def geometric(values: Sequence[float]) -> float:
-    """The geometric mean."""
-    return exp(sum(map(log, values)) / len(values))
-
-
-def claims(results: Sequence[Result]) -> list[Claim]:
-    """What issue and README promise, as far as it was measured."""
-    made: list[Claim] = []
-    speed = [r for r in results if r["cell"]["kind"] == "speed"]
-    for batch, mean, least in ((64, 0.95, 0.85), (10, 0.85, 0.75)):
-        of_limit = _medians([r for r in speed if r["cell"]["work"]["tree"]["train"]["batch"] == batch], "limit")
-        if of_limit:
-            made.append(Claim(f"of the limit at batch {batch}, geometric mean", geometric(of_limit), mean))
-            made.append(Claim(f"of the limit at batch {batch}, worst cell", min(of_limit), least))
-    pfl = _medians(speed, "pfl")
-    if pfl:
-        made.append(Claim("times pfl, geometric mean", geometric(pfl), 1.2))
-        made.append(Claim("times pfl, worst cell", min(pfl), 0.95))
-    for model, needed in (("mlp", 10.0), ("cnn", 3.0)):
-        flower = _medians([r for r in speed if r["cell"]["name"] == f"fashion-mnist {model} b64 p1"], "flower")
-        if flower:
-            made.append(Claim(f"times Flower's simulation with {model}", flower[0], needed))
-    made += _worst(results, "frozen", "uncached", "frozen phases, times the cache off, worst", 3.0, False)
-    made += _worst(results, "scale", "round", "a round with 10 000 clients, times one with 200, worst", 1.2, True)
-    made += _worst(results, "scale", "memory", "memory with 10 000 clients, times that with 200, worst", 1.2, True)
-    made += _worst(results, "writers", "memory", "memory with 3550 writers, times that with 200", 1.2, True)
-    acmu = [r for r in results if r["cell"]["kind"] == "server" and r["cell"]["work"]["what"] == "acmu"]
-    made += _worst(acmu, "server", "bare", "ACMU on 1000 uploads, times the bare product", 1.3, True)
-    made += _worst(acmu, "server", "memory", "ACMU's memory, times that of the uploads", 1.5, True)
-    made += _worst(results, "records", "round", "progress and records, share of a round", 0.01, True)
-    made += _whole_claims([r for r in results if r["cell"]["kind"] == "whole"])
-    made += _worst(results, "comparison", "jobs", "a comparison with jobs=auto, times as fast", 1.25, False)
-    made += _worst(results, "startup", "torch", "start-up before the first round, times import torch", 1.5, True)
-    return made
-
-
-MOST = {  # times FedAvg's whole run
-    "fedper": 1.3, "fedrep": 1.3, "fedcrc": 1.3, "map": 1.3, "ecl": 1.5, "ditto": 2.1, "distfl": 2.0, "mupfl": 2.0,
-}  # fmt: skip
-TRAINERS = ("fedavg", "fedper", "map", "ditto")  # whose wall clock must be their clients'
-
-
-def _whole_claims(results: Sequence[Result]) -> list[Claim]:
-    """Ratios to FedAvg's run, and shares of client work, at the cells' data and at ten times as much."""
-    made: list[Claim] = []
-    usual, large = ([r for r in results if ("ten times" in r["cell"]["name"]) is more] for more in (False, True))
-    for method, most in MOST.items():
-        of_method = [r for r in usual if r["cell"]["work"]["tree"]["method"] == method]
-        made += _worst(of_method, "whole", "fedavg", f"{method}, times FedAvg's whole run, worst", most, True)
-    for some, least, where in ((usual, 0.7, ""), (large, 0.85, " at ten times the data")):
-        for method in TRAINERS:
-            shares = [r["shares"][method]["median"] for r in some if method in r["shares"]]
-            if shares:
-                made.append(Claim(f"{method}, share of client work{where}, worst", min(shares), least))
-    return made
-
-
-def _medians(results: Sequence[Result], ratio: str) -> list[float]:
-    return [r["ratios"][ratio]["median"] for r in results if r["ratios"].get(ratio)]
-
-
-def _worst(results: Sequence[Result], kind: str, ratio: str, text: str, needed: float, at_most: bool) -> list[Claim]:
-    found = _medians([r for r in results if r["cell"]["kind"] == kind], ratio)
-    return [Claim(text, max(found) if at_most else min(found), needed, at_most)] if found else []

@@ -40,6 +40,17 @@ class Counting(Method):
         return upload
 
 
+class Lying(Method):
+    """FedAvg in whose first round client 1 sends no numbers and client 2 another shape, later a very long update."""
+
+    def upload(self, client: Client) -> Message:
+        upload = super().upload(client)
+        w = upload["w"]
+        lies = {(1, 1): w * float("nan"), (2, 1): w[:-1].clone(), (2, 2): w * 1e9}
+        upload["w"] = lies.get((client.id, client.round), w)
+        return upload
+
+
 class Mixed(Counting):
     """The shared model and the client's running mean answer together."""
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from benchmarks.__main__ import KINDS, call, main, markers, run, write_docs
 from benchmarks.cells import CELLS, SHORT, Cell, chosen, small
+from benchmarks.claims import claims, geometric
 from benchmarks.data import Shelf, name_of
 from benchmarks.measure import Failed, spread
 from benchmarks.results import Result, Store
-from benchmarks.table import PLACES, TABLES, claims, geometric, markdown
+from benchmarks.table import PLACES, TABLES, markdown
 
 from polyfed.api import config_of
 
@@ -106,13 +107,17 @@ def test_every_kind_has_a_table() -> None:
             "sides": {"many": [{**numbers, "again": 0.5}]},
             "ratios": dict.fromkeys(("reading", "writers", "memory"), ratio),
         },
+        "protection": {
+            "numbers": {**numbers, "beside": 1.0, "size": "3 x 5"},
+            "ratios": dict.fromkeys(("processor", "clock"), ratio),
+        },
         "records": {"ratios": {"round": spread([0.002])}},
         "comparison": {"sides": {"jobs=1": [numbers], "jobs=auto": [numbers]}, "ratios": {"jobs": ratio}, "runs": 16},
         "beside": {"sides": {"ours": [numbers]}, "ratios": {"flower": ratio}, "failed": {"pfl": "no network"}},
         "startup": {"sides": {"polyfed": [numbers], "torch": [numbers]}, "ratios": {"torch": ratio}},
     }
     made["frozen"]["difference"] = 0.0
-    cells = {kind: {"name": kind, "kind": kind, "quick": True, "work": {"what": "acmu"}} for kind in made}
+    cells = {kind: {"name": kind, "kind": kind, "quick": True, "work": {"what": "acmu", "most": 3.0}} for kind in made}
     results = [json.loads(json.dumps({"cell": cells[kind], **result})) for kind, result in made.items()]
     text = markdown(results, ENVIRONMENT)
     for row in ("| frozen | 1 s | 1 s | 2.50x", "| scale | 1 s | 2.50x", "| server | 3 x 5 | 2 s | 1 s", "| 0.20%"):
@@ -122,7 +127,8 @@ def test_every_kind_has_a_table() -> None:
     assert "| beside | 1 s | failed | 2.50x (2.00 to 3.00) | - |" in text
     assert "| polyfed run, digits | 1 s | 1 s | 2.50x (2.00 to 3.00) |" in text
     assert "Not a result" in text
-    assert [claim.holds for claim in claims(results)] == [*[False] * 6, True, True, False]
+    assert "| protection | 3 x 5 | 2 s | 1 s | 2.50x (2.00 to 3.00) | 2.50x (2.00 to 3.00) | 3x |" in text
+    assert [claim.holds for claim in claims(results)] == [*[False] * 6, True, True, True, False]
     assert {kind for kinds in PLACES.values() for kind in kinds} == set(TABLES) == {cell.kind for cell in CELLS}
 
 
@@ -172,7 +178,7 @@ def test_whole_runs_have_a_table_and_claims() -> None:
 def test_docs_are_written_between_their_markers(tmp_path: Path) -> None:
     """Each table stands in its place; a place for which nothing was measured keeps what it has."""
     page = tmp_path / "page.md"
-    rounds, _, runs = map(markers, PLACES)
+    rounds, runs = markers("tables"), markers("whole runs")
     page.write_text(
         "\n".join(["before", rounds[0], "old rounds", rounds[1], "middle", runs[0], "old", runs[1], "after"])
     )

@@ -125,6 +125,17 @@ def test_losses_of_methods_have_single_gradients_too(model: str) -> None:
 
 
 @pytest.mark.parametrize("make", [FedProx, Ditto])
+@pytest.mark.parametrize("model", ["mlp", "lenet"])
+def test_losses_with_terms_in_parameters_have_single_gradients(make: Callable[[], Method], model: str) -> None:
+    """Their terms are corrections, which see the sum; what is clipped is each example's own loss."""
+    method = make()
+    client = client_of(method, model=model)
+    fit = fit_of(client.resident, client.data, lambda batch: method.loss(client, batch))
+    batch = batch_of(fit)
+    assert difference(clipped_sum(fit, batch, 0.5).sums, by_hand(fit, batch, 0.5)) < 1e-5
+
+
+@pytest.mark.parametrize("make", [FedProx, Ditto])
 def test_corrections_act_on_the_private_gradient(make: Callable[[], Method]) -> None:
     """Sigma 0, no clipping and all samples in every batch: FedProx and Ditto train as they do without privacy."""
     from polyfed.methods.sites import PrivateFits

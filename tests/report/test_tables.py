@@ -446,3 +446,32 @@ class TestLegendOfTimes:
 
     def test_runs_that_do_not_tell_have_no_line(self, table: Table) -> None:
         assert table.legend == []
+
+
+class TestBaseRate:
+    """The success rate of the same run in which nobody attacks stands beside that of the attack."""
+
+    @staticmethod
+    def under(attack: Any, asr: float, seed: int = 0, **setting: Any) -> Found:
+        made = found("fedavg", seed, 0.5, 0.5, setting={"attack": attack, **setting})
+        return Found(made.row, seed, {**made.summary, "threats": {"asr": asr}}, made.setting)
+
+    def test_it_is_found_by_everything_but_the_rounds(self) -> None:
+        flip = {"name": "label-flip", "count": 1}
+        runs = [self.under(flip, 0.5), self.under({**flip, "rounds": "never"}, 0.1)]
+        runs += [self.under({**flip, "count": 2}, 0.7), self.under(flip, 0.6, seed=1)]
+        (row, never, other) = comparison_table(runs, columns=choose_columns(["asr"])).numbers
+        assert (row["asr mean"], row["asr base mean"]) == (pytest.approx(0.55), pytest.approx(0.1))
+        assert (never["asr base mean"], other["asr base mean"]) == ("", "")
+
+    def test_rounds_may_be_an_axis_of_their_own(self) -> None:
+        runs = [
+            self.under("label-flip", asr, **{"attack.rounds": when}) for when, asr in (("all", 0.5), ("never", 0.2))
+        ]
+        table = comparison_table(runs, columns=choose_columns(["asr", "personal"]))
+        assert table.head[-3:] == ["asr", "asr base", "personal"]
+        assert [row[-2] for row in table.rows] == ["20.0", "–"]
+
+    def test_without_it_there_is_no_column(self) -> None:
+        table = comparison_table([self.under("label-flip", 0.5)], columns=choose_columns(["asr"]))
+        assert "asr base" not in table.head

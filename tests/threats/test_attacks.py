@@ -62,7 +62,14 @@ def test_nobody_or_everybody_is_refused(keys: dict[str, Any], sentence: str) -> 
 
 @pytest.mark.parametrize(
     ("rounds", "acting"),
-    [("all", [1, 2, 3, 4, 5]), ("last", [5]), ([2, 9], [2]), ({"from": 2, "to": 3}, [2, 3]), ({"from": 4}, [4, 5])],
+    [
+        ("all", [1, 2, 3, 4, 5]),
+        ("last", [5]),
+        ("never", []),
+        ([2, 9], [2]),
+        ({"from": 2, "to": 3}, [2, 3]),
+        ({"from": 4}, [4, 5]),
+    ],
 )
 def test_rounds_of_an_attack(rounds: Any, acting: list[int]) -> None:
     assert [r for r in range(1, 6) if made("noise", rounds=rounds).acts(r, 5)] == acting
@@ -173,7 +180,8 @@ def test_noise_is_keyed_and_has_its_size() -> None:
     sent, trained = torch.ones(20000), torch.zeros(20000)
     noise = made("noise", s=2).own(trained, sent, HERE)
     assert torch.equal(noise, made("noise", s=2).own(trained, sent, HERE))
-    assert not torch.equal(noise, made("noise", s=2).own(trained, sent, Place(3, 3, 1)))
+    for other in (Place(3, 3, 1), Place(3, 2, 4), Place(5, 2, 1)):
+        assert not torch.equal(noise, made("noise", s=2).own(trained, sent, other))
     assert float(noise.mean()) == pytest.approx(1, abs=0.1)
     assert float(noise.std()) == pytest.approx(2, abs=0.05)
     assert float(made("noise", add=True).own(trained, sent, HERE).mean()) == pytest.approx(0, abs=0.05)

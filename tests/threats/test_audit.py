@@ -43,6 +43,8 @@ def test_the_image_is_the_one_with_that_gradient() -> None:
     found, cosine = images_of(seen, [2], (1, 1, 8, 8), bounds, Search(200, tv=0.0))
     assert cosine > 0.999
     assert psnr(found, x)[0] > 30
+    dark, _ = images_of(seen, [2], (1, 1, 8, 8), (bounds[0], bounds[1] * 0.25), Search(20, tv=0.0))
+    assert float(dark.max()) <= 0.25
     hidden, _ = images_of(seen_of(net, x, torch.tensor([2]), "head."), [2], (1, 1, 8, 8), bounds, Search(50))
     assert psnr(hidden, x)[0] < psnr(found, x)[0] - 10
 

@@ -206,6 +206,16 @@ def test_what_cannot_be_private_is_refused(trial, changes, sentence):
         trial({**DP, **changes})
 
 
+def test_every_round_has_noise_of_its_own(trial):
+    """All samples are in every batch: apart from the noise, a round is like the other."""
+    changes = {"train.batch": 64, "train.epochs": 1}
+    for noise in ({}, DP):
+        world = World(config_of(trial.keys(changes | noise)))
+        down = world.method.send(server_of(world), 0)
+        one, two = (world.do(Job("train", 0, number, down), None).up["w"] - down["w"] for number in (1, 2))
+        assert torch.allclose(one, two, atol=1e-6) is (not noise)
+
+
 # ---- between real sites
 
 

@@ -91,6 +91,11 @@ def test_bulyan() -> None:
     assert found.suspects == [5, 6]
 
 
+def test_bulyan_looks_at_fewer_neighbours_each_time() -> None:
+    """By hand: scores over 4, 3, 2, 1, 1 neighbours choose the ids 3, 1, 5, 2, 4."""
+    assert robust.bulyan_choice(gram((10.0, 7.0, 6.0, 3.0, 3.0, 0.0, 0.0)), 1) == [1, 2, 3, 4, 5]
+
+
 def test_geometric_median_of_a_triangle() -> None:
     found = judged("geometric-median", [[0.0, 0.0], [4.0, 0.0], [0.0, 3.0]], f=1).mean
     assert found.tolist() == pytest.approx([0.695789, 0.751176], abs=1e-5)
@@ -202,6 +207,11 @@ def test_more_attackers_than_a_rule_is_made_for() -> None:
     assert not rule.lowered(11)
     assert judged("krum", ROWS, f=4).mean == judged("krum", ROWS, f=1).mean
     assert defences.build({"name": "krum", "f": 0.3}, "defence").assumed(10) == 3
+
+
+def test_bulyan_needs_seven_rows_for_one_attacker() -> None:
+    assert judged("bulyan", ROWS, f=1).idle
+    assert not judged("bulyan", (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 100.0), f=1).idle
 
 
 # ---- what holds for any rows

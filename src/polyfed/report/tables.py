@@ -13,6 +13,7 @@ from polyfed.errors import UsageError
 from polyfed.measure.guarantee import privacy_sentence
 from polyfed.measure.paired import FEWEST_SEEDS, LEVEL, by_client, by_seed, differences
 from polyfed.measure.seconds import PHASES, outside_training, phases_in_words
+from polyfed.report.base_rate import with_base_rates
 from polyfed.report.forms import BEST, SECOND, Entry, Rows, Table
 from polyfed.report.names import as_written
 
@@ -76,6 +77,7 @@ MASKS = (
     Column("personal mIoU", PERCENT, at("personal.miou")),
     *COLUMNS[-2:],
 )  # what a table has where labels are masks
+BASE_RATE = Column("asr base", PERCENT, at("threats.base"))  # of the same run in which nobody ever attacks
 MORE = (
     *(column for column in MASKS if column not in COLUMNS and column.name != "personal"),
     Column("own mIoU", PERCENT, at("personal_classes.miou")),  # of each client's own classes, on the global test set
@@ -93,6 +95,7 @@ MORE = (
     Column("global tail", PERCENT, at("global.tail")),
     Column("acc", PERCENT, at("threats.acc")),  # of honest clients under attack, on the global test set
     Column("asr", PERCENT, at("threats.asr")),  # the success rate of the attack
+    BASE_RATE,
     Column("precision", PERCENT, at("threats.precision")),  # of the suspects that a defence named
     Column("recall", PERCENT, at("threats.recall")),
 )  # what a table has where it is asked for
@@ -177,8 +180,12 @@ def comparison_table(
     columns: Sequence[Column] | None = None,
     notes: Sequence[str] = (),
 ) -> Table:
-    """A row per method and setting, over its seeds; against a baseline if there is one."""
-    columns = usual_columns(found) if columns is None else columns
+    """A row per method and setting, over its seeds; against a baseline if there is one.
+
+    Beside the success rate of attacks stands its base rate, where the comparison holds it.
+    """
+    found = with_base_rates(found)
+    columns = _with_base_rate(usual_columns(found) if columns is None else columns, found)
     groups: dict[tuple[str, ...], dict[str, list[Found]]] = {}
     for one in found:
         rows = groups.setdefault(tuple(word(value) for value in one.setting.values()), {})
@@ -199,6 +206,12 @@ def comparison_table(
     notes = [*_private(found), *_shared(found), *_remarks(found), *notes]
     table.legend = [*_legend(baseline, everything), *_unfinished(found), *_sampled(found), *_times(found), *notes]
     return table
+
+
+def _with_base_rate(columns: Sequence[Column], found: Sequence[Found]) -> list[Column]:
+    if BASE_RATE in columns or all(BASE_RATE.get(one) is None for one in found):
+        return list(columns)
+    return [each for column in columns for each in ([column, BASE_RATE] if column.key == "asr" else [column])]
 
 
 def _remarks(found: Sequence[Found]) -> list[str]:

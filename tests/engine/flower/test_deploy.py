@@ -1,5 +1,6 @@
 """A real federation on loopback: a guard, a SuperLink, three SuperNodes, TLS, keys, attacks, kills, a large model."""
 
+import csv
 import importlib.util
 import json
 import os
@@ -20,9 +21,10 @@ from sklearn.datasets import load_digits
 import polyfed
 from federations import free_ports, make_federation
 from killing import wait_for
-from polyfed.config import read_yaml, write_yaml
+from polyfed.config import make_config, read_yaml, write_yaml
 from polyfed.errors import DataError, UsageError
-from polyfed.message import Memory
+from polyfed.message import Memory, Message
+from polyfed.threats.accountant import epsilon_of
 
 if importlib.util.find_spec("flwr") is None:
     pytest.skip("flwr is not installed", allow_module_level=True)
@@ -61,7 +63,7 @@ class Federation:
         for k, name in enumerate(SITES):
             make_samples(path / "sites" / name / "data", k)
             shutil.copytree(path / "sites" / name / "data", path / "together" / name)
-            change(path / "sites" / name / "site.yaml", allow=[f"{OWN}:Failing"])
+            change(path / "sites" / name / "site.yaml", allow=[f"{OWN}:Failing", f"{OWN}:Lying"])
 
     def start(self, name: str) -> None:
         """A start script, as people call it."""
@@ -398,6 +400,61 @@ def test_disclose_knows_its_values(folder, value):
         introduce(order | {"disclose": "counts"}, context)
 
 
+DP = {"name": "dp-sgd", "noise": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (None, "and the run has privacy=none"),
+        ({"name": "user", "noise": 1.0}, "and the run has privacy=user"),
+        ({"name": "dp-sgd", "epsilon": 9.0}, r"and the run has privacy\.epsilon=9"),
+        ({**DP, "delta": 1e-3}, r"and the run has privacy\.delta=0\.001"),
+        ({**DP, "reports": True}, r"privacy\.reports=true, which the site's settings do not allow"),
+        ({**DP, "classes_known": True}, r"privacy\.classes_known=true, which the site's settings do not allow"),
+    ],
+)
+def test_a_site_that_insists_on_privacy_does_nothing_without_it(folder, asked, sentence):
+    from polyfed.engine.flower.deploy.client import introduce, work
+
+    change(folder / "sites" / "a" / "site.yaml", privacy={"epsilon": 8})
+    tree = layout.FIRST_CONFIG | {"method": {"name": "fedavg"}} | ({"privacy": asked} if asked else {})
+    order = {"config": write_yaml(tree), "sites": list(SITES), "disclose": "counts"}
+    context = SimpleNamespace(node_config={"home": str(folder / "sites" / "a")})
+    for ask in (lambda: introduce(order, context), lambda: work(Job("train", 0, 1), order, context)):
+        with pytest.raises(UsageError, match=rf"site 'a' insists on privacy=dp-sgd with epsilon=8, .*{sentence}"):
+            ask()
+    (folder / "sites" / "a" / "data" / "digits.npz").unlink()  # it was not even read
+    with pytest.raises(UsageError, match="insists"):
+        introduce(order, context)
+
+
+def test_all_runs_together_spend_no_more_than_a_site_allows(folder, tmp_path):
+    """Neither noise without an end nor a second run makes the server a second budget."""
+    pytest.importorskip("opacus", reason="skipped: no opacus")
+    from polyfed.engine.flower.deploy.client import work
+    from polyfed.engine.flower.deploy.server import Elsewhere
+
+    change(folder / "sites" / "a" / "site.yaml", privacy={"epsilon": 8, "delta": 1e-5})
+    said, collect, _ = heard(folder, {"method": {"name": "fedavg"}, "privacy": DP})
+    _, sites = collect()
+    assert (said["a"]["counts"], said["a"]["disclosed"]) == ([], "n")
+    sites.store, context = Elsewhere(tmp_path), SimpleNamespace(node_config={"home": str(folder / "sites" / "a")})
+    config = make_config(read_yaml(sites.common["config"], "the run"))
+    job = Job("train", 0, 1, Message(w=sites.world(config).resident.initial.flat.clone()))
+    done = []
+
+    def go_on() -> None:
+        for number in range(60):
+            done.append(work(job, {**sites.order(job), "run": f"run-{number % 2}"}, context))
+
+    with pytest.raises(UsageError, match="budget spent: with one more round all runs would exceed epsilon=8"):
+        go_on()
+    assert len(done) > 2
+    assert [outcome.error for outcome in done] == [""] * len(done)
+    assert len(list((folder / "sites" / "a" / "memory").glob("*.privacy.json"))) == 2
+
+
 @pytest.fixture
 def hellos(folder):
     """What the sites say, and a crew that hears it and does nothing else."""
@@ -583,6 +640,35 @@ def _stays_at_home(federation: Federation) -> None:
         for path in (p for folder in elsewhere for p in folder.rglob("*") if p.is_file()):
             assert piece not in path.read_bytes(), f"{path} holds a piece of the memory of site {name}"
         assert any(piece in p.read_bytes() for p in home.rglob("*") if p.is_file()), "the search finds what is there"
+
+
+@pytest.mark.slow
+def test_a_private_run_between_sites_tells_only_noise_and_what_one_site_lies_about_is_counted(federation, own):
+    """Site b sends no numbers and c another shape, then c a very long update; whoever is left goes on."""
+    pytest.importorskip("opacus", reason="skipped: no opacus")
+    change(federation.path / "sites" / "a" / "site.yaml", privacy={"epsilon": 500})
+    words = [f"method.name={own('Lying')}", "rounds=2", "privacy.name=dp-sgd", "privacy.noise=1", "engine.quorum=0.3"]
+    code, summary, err = federation.done(federation.deploy("run", *words))
+    change(federation.path / "sites" / "a" / "site.yaml", privacy=None)
+    assert code == 0, err
+    assert summary["rejected"] == {"nonfinite": 1, "shape": 1, "norm": 1}
+    assert summary["failed"] == {}
+    rows = list(csv.DictReader((federation.newest() / "training.csv").open()))
+    accepted = {
+        name: [row["round"] for row in rows if row["client"] == str(k) and row["status"] == "accepted"]
+        for k, name in enumerate(SITES)
+    }
+    assert accepted == {"a": ["1", "2"], "b": ["2"], "c": []}
+    assert {row["loss"] for row in rows} <= {"", "nan"}, "losses are kept at the sites"
+    told = summary["privacy"]
+    assert (told["kind"], told["noise"]) == ("dp-sgd", "secret noise, bits not reproducible")
+    assert 0 < told["epsilon"] < 500
+    assert "reports: losses and confusion counts" not in told["outside"]
+    assert summary["personal"] is None or summary["personal"]["accuracy"] is None
+    for name in SITES:  # each counted for itself, as the server did
+        (account,) = (federation.path / "sites" / name / "memory").glob(f"{federation.newest().name}*.privacy.json")
+        ((_, history),) = json.loads(account.read_text()).items()
+        assert epsilon_of(history, 1e-5) <= told["epsilon"] + 1e-9
 
 
 ATTACKS = (("POST", probes.CONTROL), ("POST", "/v1/control/start-run"), ("POST", probes.RUNTIME))

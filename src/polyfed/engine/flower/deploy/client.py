@@ -12,6 +12,7 @@ from flwr.app import Context
 from polyfed import outside
 from polyfed.config import Config, make_config, read_yaml
 from polyfed.data.sources.base import Dataset
+from polyfed.engine.flower.deploy.insisted import ACCOUNT, check_privacy, check_total
 from polyfed.engine.flower.deploy.layout import RUN, Site, check_disclose
 from polyfed.engine.flower.deploy.schema import COUNTS, own_data, own_federation, schema_of
 from polyfed.engine.flower.node import client_app, do
@@ -31,6 +32,7 @@ def introduce(order: dict[str, Any], context: Context) -> dict[str, Any]:
     _end_with_superexec()
     site = _site(context)
     config = _config(site, order)
+    check_privacy(site, config)
     dataset = own_data(config, site)
     told = "n" if config.privacy.hides_counts else disclosed(site, order)
     said = {"site": site.name, **schema_of(dataset, told).to_record()}
@@ -55,6 +57,7 @@ def work(job: Job, order: dict[str, Any], context: Context) -> Outcome:
     """A job on this site; the order names the memory it starts from and those that may be wanted again."""
     _end_with_superexec()
     site = _site(context)
+    check_privacy(site, _config(site, order))
     world, store = world_of(site, order), store_of(site, order)
     if list(order["sites"]).index(site.name) != job.client:
         raise DataError(f"this is site '{site.name}', and the job is for client {job.client}")
@@ -63,6 +66,7 @@ def work(job: Job, order: dict[str, Any], context: Context) -> Outcome:
     _check_memory(store, job, order["digest"])
     if job.kind == "train":
         n = len(world.federation.clients[job.client].train)
+        check_total(site, world.privacy.cost(world.setting, n))
         charge_site(world.privacy, world.setting, n, job.client, _account(site, order))
     outcome = do(world, job, store)
     store.prune({job.client: job.round}, *({job.client: version} for version in order["keep"]))
@@ -74,7 +78,8 @@ def work(job: Job, order: dict[str, Any], context: Context) -> Outcome:
 def _account(site: Site, order: dict[str, Any]) -> Place:
     """Where this site keeps what a run's privacy has cost it; beside its memories, which come and go."""
     store = store_of(site, order)
-    return Place.of(site.memory) / f"{store.folder.name}.privacy.json"
+    site.memory.mkdir(exist_ok=True)  # it is charged before it has anything to remember
+    return Place.of(site.memory) / f"{store.folder.name}{ACCOUNT}"
 
 
 def _check_memory(store: MemoryStore, job: Job, digest: str) -> None:

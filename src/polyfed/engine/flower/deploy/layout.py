@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from polyfed.config import Tree, read_yaml, write_yaml
+from polyfed.config import Tree, write_yaml
 from polyfed.engine.flower.deploy import texts
+from polyfed.engine.flower.deploy.settings import LAST_PORT, FederationFile, LeastPrivacy, SiteFile, read_settings
 from polyfed.errors import DataError, UsageError
-from polyfed.registry import Typed, explain, param
 
 FIRST_CONFIG: Tree = {
     "method": {"name": "map"},
@@ -32,29 +30,6 @@ LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")  # between
 LOOPBACK, ANYWHERE = "127.0.0.1", "0.0.0.0"
 TOKEN = "control.token"  # who has it may submit apps to the SuperLink
 SECRET = "superexec.secret"  # who has it may fetch tasks from a SuperLink or SuperNode
-LAST_PORT = 65535
-
-
-class FederationFile(Typed):
-    """What federation.yaml holds."""
-
-    sites: list[str] = param(..., "the sites' names")
-    host: str = param(..., "the name or address at which sites reach the server")
-    port: int = param(..., "the guard's port, the only one that is open to others", ge=1, le=LAST_PORT)
-    link: int = param(..., "the SuperLink's port, on this machine only", ge=1, le=LAST_PORT)
-    mutual: bool = param(False, "the guard listens only to whoever shows a certificate of a site")
-
-
-class SiteFile(Typed):
-    """What site.yaml holds."""
-
-    name: str = param(..., "the site's name")
-    server: str = param(..., "host:port of the guard")
-    port: int = param(..., "where the SuperNode listens on this machine", ge=1, le=LAST_PORT)
-    data: str = param(..., "the folder of this site's samples")
-    disclose: Any = param(..., "what the server is told of the data: n or counts")
-    mutual: bool = param(False, "show the guard this site's certificate")
-    allow: list[str] = param([], "methods and models outside polyfed that the server may name, as module:Class")
 
 
 @dataclass(frozen=True)
@@ -91,7 +66,7 @@ class Server:
         """The server's folder at a path, or in the federation's folder there."""
         home = path / "server" if (path / "server" / "federation.yaml").is_file() else path
         otherwise = f"'{path}' is not a federation: make one with polyfed deploy init"
-        file = _settings(FederationFile, home / "federation.yaml", otherwise)
+        file = read_settings(FederationFile, home / "federation.yaml", otherwise)
         if file.link == file.port:
             raise DataError(f"{home / 'federation.yaml'}: the guard and the SuperLink need different ports")
         names = tuple(checked_names(file.sites))
@@ -111,6 +86,7 @@ class Site:
     disclose: str
     mutual: bool
     allow: tuple[str, ...]
+    privacy: LeastPrivacy | None = None
 
     @property
     def server(self) -> str:
@@ -140,34 +116,21 @@ class Site:
         name = None if name is None else normal(name)
         home = path / "sites" / name if name and (path / "sites" / name).is_dir() else path
         otherwise = f"'{path}' is not a site" + (f" named '{name}'" if name else "")
-        file = _settings(SiteFile, home / "site.yaml", otherwise)
+        file = read_settings(SiteFile, home / "site.yaml", otherwise)
         if name is not None and normal(file.name) != name:
             raise UsageError(f"the site at '{home}' is '{file.name}', not '{name}'")
         host, port = _host_and_port(file.server, home / "site.yaml")
         check_disclose(file.disclose, f"{home / 'site.yaml'}: disclose")
         home = home.resolve()
         data = home / Path(file.data).expanduser()
-        return Site(home, normal(file.name), host, port, file.port, data, file.disclose, file.mutual, tuple(file.allow))
+        told = (data, file.disclose, file.mutual, tuple(file.allow), file.privacy)
+        return Site(home, normal(file.name), host, port, file.port, *told)
 
 
 def check_disclose(value: Any, where: str) -> None:
     """Refuse an unknown value of `disclose`: it might be meant to disclose less than polyfed would understand."""
     if value not in DISCLOSE:
         raise UsageError(f"{where} is n or counts, not {value!r}")
-
-
-def _settings(kind: Any, path: Path, otherwise: str) -> Any:
-    if not path.is_file():
-        raise DataError(otherwise)
-    try:
-        tree = read_yaml(path.read_text(encoding="utf-8"), str(path))
-        if not isinstance(tree, dict) or any(not isinstance(key, str) for key in tree):
-            raise DataError(f"{path} must hold keys and values")
-        return kind(**tree)
-    except ValidationError as error:
-        raise DataError(f"{path}: {explain(error, '', set(kind.model_fields), path.name)}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
 
 
 def _host_and_port(address: str, path: Path) -> tuple[str, int]:

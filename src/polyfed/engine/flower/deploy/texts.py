@@ -7,6 +7,7 @@ SITE_HEAD = """# data: this site's folder of .npz files (x, y), of tables (.csv 
 #   of images per class; it stays here.
 # disclose: counts tells the server n and how many samples of each class there are; n tells it n alone.
 # allow: methods and models outside polyfed that the server's config may name, for example [hospital.methods:Mine].
+# privacy: the least that is accepted, for example {epsilon: 8, delta: 1e-5}; without it the server's config decides.
 """
 START_SERVER = """#!/bin/sh
 # The server of the federation: SuperLink, SuperExec, guard. What is wrong is said before anything starts.
