@@ -243,7 +243,7 @@ def _derived(
 
 
 def _parts(cell: PaperCell, run: RunFolder) -> Iterator[tuple[str, dict[int, float], float | None]]:
-    """Personal accuracy of some clients, by round and at the end: `part:2/5` is the mean of the second fifth of them."""
+    """Personal accuracy of some clients, by round and at the end: `part:2/5` is the mean of the second fifth."""
     wanted = {cell.item.of(cell.row, column) for column in cell.item.columns}
     found, ends = records(run.path, "clients"), accuracies(run)
     for path in sorted(path for path in wanted if path.startswith("part:")):

@@ -1,4 +1,4 @@
-"""DistFL's Figures 6 and 8: how alike the models of clients of several types answer to noise and to extracted inputs."""
+"""DistFL's Figures 6 and 8: how alike models of clients of several types answer to noise and to extracted inputs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -90,7 +90,7 @@ def _experiment(keys: Keys) -> dict[str, Any]:
 def _compared(method: DistFL, server: Server, uploads: Sequence[Upload]) -> tuple[list[int], np.ndarray]:
     """The clusters that would be made, and the divergences they would be made from."""
     server.state.inputs = method.extract(server, uploads)
-    good, answers = method.usable(server, uploads)
+    _, answers = method.usable(server, uploads)
     groups, sim = partition(torch.stack(answers), method.threshold, method.min_ratio, method.linkage)
     return list(groups.labels), sim.numpy()
 
