@@ -2,8 +2,8 @@
 
     python examples/audit.py --out runs/audits --picture audit.png
 
-Every method trains one round on a few images of Fashion-MNIST; then the first round of some clients is repeated as a
-single step on one image, and the server searches for that image (`polyfed audit --fresh`).
+Every method trains on a few images of Fashion-MNIST; then the first round of some clients, or with --rounds N the one
+after N, is repeated as a single step on one image, and the server searches for that image (`polyfed audit`).
 Called again, it takes the runs and the audits that are there.
 """
 
@@ -29,7 +29,6 @@ EXPERIMENT: dict[str, Any] = {
     "data": {"name": "fashion-mnist", "limit": 40},
     "split": {"partition": "dirichlet", "clients": 5, "alpha": 1.0},
     "train": {"lr": 0.05, "batch": 16},
-    "rounds": 1,
     "eval": {"classes": False},
     "engine": {"workers": 0},
 }
@@ -39,7 +38,14 @@ def audited(method: str, model: str, given: argparse.Namespace) -> dict[str, Any
     """The audits of some clients of one run: similarity, labels found, and the pictures themselves."""
     path = given.out / f"{method}-{model}"
     if not path.exists():
-        polyfed.run(EXPERIMENT, **{"data.name": given.data}, method=method, model=MODELS[model], out=path)
+        polyfed.run(
+            EXPERIMENT,
+            **{"data.name": given.data},
+            method=method,
+            model=MODELS[model],
+            rounds=given.rounds or 1,
+            out=path,
+        )
     elif not polyfed.load(path).finished:
         polyfed.resume(path)
     found = [audit_of(path, client, given) for client in range(given.clients)]
@@ -60,7 +66,7 @@ def audit_of(path: Path, client: int, given: argparse.Namespace) -> dict[str, An
     """The audit of one client: the one that is there, or a new one."""
     file = path / "audit" / f"client-{client}.json"
     if not file.exists():
-        return dict(polyfed.load(path).audit(client, steps=given.steps, fresh=True, tv=given.tv))
+        return dict(polyfed.load(path).audit(client, steps=given.steps, fresh=not given.rounds, tv=given.tv))
     return dict(json.loads(file.read_text()))
 
 
@@ -73,7 +79,7 @@ def draw(table: dict[tuple[str, str], dict[str, Any]], given: argparse.Namespace
     """The last audited client's image, and what was found of it: a line for each method, a column for each network."""
     rows = [m for m in given.methods if any("psnr" in table[m, model] for model in given.models)]
     across = len(given.models) + 1
-    figure, axes = pyplot.subplots(len(rows), across, figsize=(1.3 * across, 1.35 * len(rows)), squeeze=False)
+    figure, axes = pyplot.subplots(len(rows), across, figsize=(1.0 * across, 1.03 * len(rows)), squeeze=False)
     for axis in axes.flat:
         axis.set_xticks([])
         axis.set_yticks([])
@@ -87,7 +93,7 @@ def draw(table: dict[tuple[str, str], dict[str, Any]], given: argparse.Namespace
     for axis, name in zip(axes[0], ("original", *given.models), strict=True):
         axis.set_title(name, fontsize=8)
     figure.tight_layout(pad=0.4)
-    figure.savefig(given.picture, dpi=100, metadata={"Software": None})
+    figure.savefig(given.picture, dpi=90, metadata={"Software": None})
 
 
 def _shown(picture: np.ndarray) -> np.ndarray:
@@ -103,6 +109,7 @@ def main(words: list[str] | None = None) -> None:
     options.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     options.add_argument("--clients", type=int, default=3)
     options.add_argument("--steps", type=int, default=300)
+    options.add_argument("--rounds", type=int, default=0, help="audit the round after so many; 0: the first one")
     options.add_argument("--tv", type=float, default=0.01)
     options.add_argument("--picture", type=Path)
     given = options.parse_args(words)
