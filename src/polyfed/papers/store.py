@@ -159,6 +159,8 @@ def from_run(cell: PaperCell, run: RunFolder) -> StoredCell:
         raise DataError(f"the run at '{run.path}' is not finished")
     final = dict(_finals(summary, cell))
     series, rounds = _series(run)
+    for path, values, end in _parts(cell, run):
+        series[path], final[path] = values, end
     final |= dict(_derived(cell, series, rounds))
     return StoredCell(
         **_place(cell),
@@ -250,6 +252,19 @@ def _derived(
             yield path, float(reached[0]) if reached else None
 
 
+def _parts(cell: PaperCell, run: RunFolder) -> Iterator[tuple[str, dict[int, float], float | None]]:
+    """Personal accuracy of some clients, by round and at the end: `part:2/5` is the mean of the second fifth."""
+    wanted = {cell.item.of(cell.row, column) for column in cell.item.columns}
+    found, ends = records(run.path, "clients"), accuracies(run)
+    for path in sorted(path for path in wanted if path.startswith("part:")):
+        number, of = map(int, path.removeprefix("part:").split("/"))
+        chosen = np.array_split(sorted(found["client"].unique()), of)[number - 1]
+        here = found[(found["measure"] == "personal") & found["client"].isin(chosen)]
+        means = here.groupby("round")["accuracy"].mean().dropna()
+        done = [ends[client] for client in chosen.tolist() if client in ends]
+        yield path, {int(r): float(v) for r, v in means.items()}, fmean(done) if done else None
+
+
 def _thirds(
     series: Mapping[str, Mapping[int, float]], rounds: list[int], final: Mapping[str, float | None], all_rounds: int
 ) -> dict[str, float]:
@@ -258,7 +273,7 @@ def _thirds(
     made = {}
     for path, values in series.items():
         there = [values[number] for number in late if number in values]
-        end, before = final.get(path), values.get(max(values))
+        end, before = final.get(path), values.get(max(values, default=0))
         finished = end is not None and before is not None and abs(end - before) > 10**-DIGITS
         if there:
             made[path] = round(end if finished and end is not None else fmean(there), DIGITS)
