@@ -32,7 +32,10 @@ BUBBLES = (
 
 def long_tail(selection: Selection) -> Chart | None:
     """The samples of each class over all clients, most frequent first, cut into head, mid and tail."""
-    caption = "Training samples (pixels where labels are masks) over all clients; head, mid and tail are the thirds of the classes by this count."
+    caption = (
+        "Training samples (pixels where labels are masks) over all clients; head, mid and tail are the thirds of the "
+        "classes by this count."
+    )
     panels = [_tail_panel(title, one) for title, one in federations(selection).items()]
     return drawn("tail", "The long tail", caption, panels)
 
