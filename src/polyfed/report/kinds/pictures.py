@@ -77,7 +77,7 @@ def _panel(title: str, kept: dict[str, Files], names: list[str]) -> Panel:
         rights.append([_scores(truth, answer, len(names)) for answer in there])
     columns = Axis("", METHOD, names=[PICTURE, TRUTH, *kept])
     lines = Axis("test picture", PICTURE, names=[str(int(number)) for number in first])
-    key = {name: tuple(map(int, colour)) for name, colour in zip(names, colours(names), strict=True)}
+    key = {name: (int(r), int(g), int(b)) for name, (r, g, b) in zip(names, colours(names), strict=True)}
     return Panel(title, columns, lines, [Mosaic("", 0, tiles, rights, key)])
 
 
