@@ -1,5 +1,6 @@
 """Tiny pictures with masks, made by hand."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,16 @@ def settings(**more: Any) -> dict[str, Any]:
         "data": source(), "model": "lraspp-small", "rounds": 2, "split.partition": "class-folders", "split.beta": 2,
         "split.test": 0.25, "train.batch": 4, "engine.workers": 0, **more,
     }  # fmt: skip
+
+
+def folders(root: Path, sites: Sequence[str], count: int = 6) -> Path:
+    """A folder of images and one of masks for each site."""
+    for k, site in enumerate(sites):
+        x, y = scenes(count, seed=k)
+        for row in range(count):
+            picture(root / site / "images" / f"{row}.png", x[row])
+            picture(root / site / "masks" / f"{row}.png", y[row])
+    return root
 
 
 def picture(path: Path, pixels: np.ndarray) -> None:

@@ -64,3 +64,14 @@ def test_who_kept_other_pictures_has_empty_places(tmp_path: Path) -> None:
     (mark,) = panel.marks
     assert isinstance(mark, Mosaic)
     assert not mark.pictures[1][3].any()
+
+
+def test_all_columns_are_of_the_seed_that_most_methods_have(tmp_path: Path) -> None:
+    for method, seed in (("fedavg", 0), ("fedavg", 1), ("mupfl", 1), ("creff", 1), ("creff", 2)):
+        write_run(tmp_path / f"{method}-{seed}", method, seed, samples=kept_pictures(right=3 + seed))
+    (panel,) = draw("pictures", select([tmp_path])).panels
+    assert panel.title == "seed 1 (one of 3)"
+    assert sorted((panel.x.names or [])[2:]) == ["creff", "fedavg", "mupfl"]
+    (mark,) = panel.marks
+    assert isinstance(mark, Mosaic)
+    assert [scores["pixAcc"] for scores in mark.scores[0]] == pytest.approx([4 / 7] * 3)

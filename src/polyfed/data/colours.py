@@ -3,11 +3,15 @@
 import colorsys
 import io
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polyfed.data.samples import VOID
 from polyfed.data.sources.streets import CAMVID, CITYSCAPES
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 Colours = tuple[tuple[int, int, int], ...]
 CAMVID_COLOURS: Colours = (
@@ -58,10 +62,10 @@ def rgba_png(picture: np.ndarray) -> bytes:
     """A picture [H, W, 4] whose last channel says how much is seen, as a PNG."""
     from PIL import Image
 
-    return _png(Image.fromarray(picture, "RGBA"))
+    return _png(Image.fromarray(picture))
 
 
-def _png(image: "Image.Image") -> bytes:  # type: ignore[name-defined]  # noqa: F821
+def _png(image: "Image") -> bytes:
     content = io.BytesIO()
     image.save(content, format="PNG")
     return content.getvalue()

@@ -44,6 +44,8 @@ def divided(
     device: torch.device | str | None = None,
 ) -> "Federation":
     """The federation of samples that are loaded already."""
+    if dataset.masks and options.partition.by == "users":
+        dataset = replace(dataset, apart=True)  # a site that has its own samples alone divides them in the same way
     split = split_dataset(dataset, options, seed, source.limit)
     wish = Corruption(source.corrupt, source.corrupt_severity, source.corrupt_by, source.corrupt_on)
     if not wish.idle and source.reader() is not None:

@@ -17,6 +17,7 @@ FALSE = "false report"  # how a client's work fails that says what cannot be
 LONG = 10_000  # characters of an error that are kept
 
 Samples = Annotated[int, Field(ge=0, le=MOST)]
+Counted = Annotated[int, Field(ge=0, le=10**15)]  # samples of a class, or pixels, of which an image has many
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 Word = Annotated[str, Field(max_length=200)]
@@ -45,9 +46,10 @@ class Hello(_Statement):
     kind: Literal["uint8", "int64", "float32"] = "float32"
     levels: list[Annotated[int, Field(ge=0, le=10**15)]] = []
     versions: Annotated[list[Word], Field(max_length=20)] = []
-    counts: list[Samples] = []
-    test_counts: list[Samples] = []
-    val_counts: list[Samples] = []
+    masks: bool = False
+    counts: list[Counted] = []
+    test_counts: list[Counted] = []
+    val_counts: list[Counted] = []
 
     @field_validator("levels")
     @classmethod

@@ -238,7 +238,8 @@ class Mosaic(Mark):
     @property
     def shape(self) -> tuple[int, int]:
         """The height and width of one picture."""
-        return self.pictures[0][0].shape[:2]
+        high, wide = self.pictures[0][0].shape[:2]
+        return high, wide
 
     def whole(self) -> np.ndarray:
         """All as one picture [H, W, 4], with gaps between them that are clear."""

@@ -161,7 +161,7 @@ def _draw(axes: Axes, panel: Panel, letters: int) -> None:
     if panel.rule is not None:
         axes.axvline(panel.rule, color="#3c434b", linewidth=0.8, linestyle=":")
     limits = axes.get_xlim()
-    _scale(axes.xaxis, panel.x, rotate=True, top=limits[1])
+    _scale(axes.xaxis, panel.x, rotate=not _has(panel, Mosaic), top=limits[1])
     if panel.x.finish is not None:
         axes.set_xlim(limits)  # ticks alone do not make an axis longer
     pixels = panel.square and panel.x.names is None
@@ -264,8 +264,9 @@ def _mosaic(axes: Axes, mark: Mosaic) -> None:
     axes.imshow(mark.whole(), extent=extent, aspect=mark.shape[0] / mark.shape[1], interpolation="none")
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
+    axes.xaxis.tick_top()
     squares = [Patch(color=np.array(colour) / 255, label=name) for name, colour in mark.key.items()]
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.04 - 0.06 / lines)}
+    place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0)}
     axes.legend(handles=squares, ncols=min(len(squares), max(columns, 4)), fontsize=7, handlelength=1, **place)
 
 

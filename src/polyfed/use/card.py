@@ -12,6 +12,7 @@ from torch import nn
 from polyfed.config import Tree, flatten, write_yaml
 from polyfed.engine.run_folder import RunFolder
 from polyfed.measure.guarantee import privacy_sentence
+from polyfed.measure.stored import Federation, read_json
 from polyfed.models.base import bn_modules
 from polyfed.use.predictor import Predictor
 
@@ -141,6 +142,17 @@ def _number_lines(folder: RunFolder, client: int | None) -> Iterator[str]:
     yield "\nbalanced: mean recall over classes; head, mid, tail: mean recall of the frequent, middle and rare third."
     if "miou" in names:
         yield "\nSamples are pixels; miou: mean intersection over union, over the classes that are there."
+        yield from _iou_lines(folder)
+
+
+def _iou_lines(folder: RunFolder) -> Iterator[str]:
+    """The intersection over union of every class, under the global model."""
+    found = [row for row in _rows(folder, "classes") if row["measure"] == "global" and row.get("iou")]
+    names = (read_json(folder.place / "federation.json", Federation) or {}).get("class_names", [])
+    last = [row for row in found if row["round"] == found[-1]["round"]]
+    if last and names:
+        said = ", ".join(f"{names[int(row['class'])]} {100 * float(row['iou']):.1f} %" for row in last)
+        yield f"\nIoU by class of the global model, round {last[0]['round']}: {said}."
 
 
 def _privacy_lines(summary: Mapping[str, Any], config: Tree) -> Iterator[str]:

@@ -65,12 +65,19 @@ def predictor_of(world: World, model: nn.Module) -> Predictor:
 
 def without_background(model: nn.Module, classes: int) -> nn.Module:
     """The same model without the answer for a background that was learnt as a class of its own; itself without one."""
-    if not any(isinstance(net, Net) and net.head.out_features > classes for net in model.modules()):
+    if not any(_wider(net, classes) for net in model.modules()):
         return model
     made = copy.deepcopy(model)
     for net in made.modules():
-        if isinstance(net, Net) and net.head.out_features > classes:
-            whole = net.head
-            net.head = nn.Linear(whole.in_features, classes, bias=whole.bias is not None)
-            net.head.load_state_dict({name: value[:classes].clone() for name, value in whole.state_dict().items()})
+        if _wider(net, classes):
+            whole = net.get_submodule("head")
+            assert isinstance(whole, nn.Linear)
+            narrow = nn.Linear(whole.in_features, classes, bias=whole.bias is not None)
+            narrow.load_state_dict({name: value[:classes].clone() for name, value in whole.state_dict().items()})
+            net.head = narrow
     return made
+
+
+def _wider(net: nn.Module, classes: int) -> bool:
+    """Whether a network answers with more classes than there are."""
+    return isinstance(net, Net) and isinstance(net.head, nn.Linear) and net.head.out_features > classes

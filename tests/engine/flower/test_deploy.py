@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
+import masked
 import polyfed
 from federations import free_ports, make_federation
 from killing import wait_for
@@ -872,3 +873,39 @@ def test_a_model_of_over_100_megabytes_goes_through(federation):
     assert summary["bytes"]["up"] > 100e6
     assert summary["failed"] == {}
     print(f"{summary['bytes']['up'] / 1e6:.0f} MB up in {time.monotonic() - started:.0f} s")
+
+
+@pytest.mark.slow
+def test_mask_folders_between_sites_killed_and_resumed_have_the_local_engines_bits(federation, tmp_path, cli):
+    root = masked.folders(tmp_path / "masks", SITES)
+    homes = {name: federation.path / "sites" / name for name in SITES}
+    before = {name: (home / "site.yaml").read_text() for name, home in homes.items()}
+    words = ["method.name=mupfl", "method.tau=1", "model.name=lraspp-small", "data.classes=3", "rounds=3"]
+    try:
+        for name, home in homes.items():
+            change(home / "site.yaml", data=str(root / name))
+        going = federation.deploy("run", *words)
+        runs = federation.path / "server" / "runs"
+        assert wait_for(lambda: any(map(_begun, runs.glob("run-*"))), 200, 0.1)
+        os.kill(_server_app(federation), signal.SIGKILL)
+        assert federation.done(going)[0] == 4
+        code, summary, err = federation.done(federation.deploy("resume"))
+        assert code == 0, err
+        method = {"name": "mupfl", "tau": 1.0}
+        keys = {"data.root": str(root), "data.classes": 3, "model.name": "lraspp-small", "rounds": 3}
+        local = federation.locally(tmp_path / "local", method=method, **keys)
+        assert summary["fingerprint"] == local.fingerprint
+        assert summary["personal"] == local["personal"]
+        assert summary["personal"]["miou"] is not None
+        said = cli("predict", str(homes["b"]), "--input", str(root / "b" / "images"), "--out", str(tmp_path / "out"))
+        assert said.code == 0, said.err
+        assert len(list((tmp_path / "out").glob("*_overlay.png"))) == 6
+    finally:
+        for name, text in before.items():
+            (homes[name] / "site.yaml").write_text(text)
+
+
+def _begun(run: Path) -> bool:
+    """Whether a run on masks has a checkpoint of its first round."""
+    config = run / "config.yaml"
+    return config.exists() and "lraspp" in config.read_text() and (run / "checkpoints" / "at-000001").exists()

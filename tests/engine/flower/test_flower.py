@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
+import masked
 import polyfed
 from killing import wait_for
 from polyfed.config import make_config
@@ -160,6 +161,18 @@ def test_the_same_bits_as_the_local_engine(trial, pair, crew, method):
     for number in ("global", "personal", "personal_selected", "bytes", "failed", "rejected"):
         assert two[number] == one[number], number
     _in_play(method, two)
+
+
+@pytest.mark.slow
+def test_masks_have_the_same_bits_as_on_the_local_engine(trial, crew, tmp_path):
+    data = {"name": "folder", "root": str(masked.folders(tmp_path, ("a", "b", "c"))), "classes": masked.CLASSES}
+    method = {"name": "mupfl", "tau": 1.0, "match_steps": 5}
+    keys = {"data": data, "model": "lraspp-small", "method": method, "rounds": 2, "train.batch": 4}
+    one = polyfed.run(keys, {"engine.workers": 0}, out=trial.path())
+    two = polyfed.run(keys, ENGINE, out=trial.path(), crew=crew)
+    assert two.fingerprint == one.fingerprint
+    for number in ("global", "personal", "bytes", "failed", "rejected"):
+        assert two[number] == one[number], number
 
 
 def _in_play(method, result):

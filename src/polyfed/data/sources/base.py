@@ -52,6 +52,7 @@ class Dataset:
     categories: tuple[int, ...] = ()  # how many categories each of the first columns has; the others are numbers
     reads: dict[str, Any] | None = None  # how new text or new rows of a table are read, as plain data
     pixels: np.ndarray | None = None  # of masks: each class's pixels before any resizing, [N, C]
+    apart: bool = False  # of masks: whether every user's images are sorted into folders as if there were no others
 
     def __post_init__(self) -> None:
         complaint = _complaint(self)
@@ -99,8 +100,14 @@ class Dataset:
         """Of masks: the class that each image shows best, equally many images each; training and test rows apart."""
         if not self.masks:
             return None
-        parts = self.class_pixels[: self.train], self.class_pixels[self.train :]
-        return np.concatenate([folders(part, self.order) for part in parts])
+        made, tested = np.empty(len(self.y), np.int64), np.arange(len(self.y)) >= self.train
+        users = self.users if self.apart and self.users is not None else np.zeros(len(self.y), np.int64)
+        for user in np.unique(users):
+            rows = np.flatnonzero(users == user)
+            order = by_pixels(self.class_pixels[rows[~tested[rows]]]) if self.apart else self.order
+            for part in (rows[~tested[rows]], rows[tested[rows]]):
+                made[part] = folders(self.class_pixels[part], order)
+        return made
 
     @property
     def classes(self) -> int:

@@ -26,13 +26,16 @@ def split_chart(described: Federation) -> Chart:
 BUBBLES = (
     "holdings",
     "Who holds what",
-    "A bubble per client and class; its area is the number of training samples.",
+    "A bubble per client and class; its area is the number of training samples, or of pixels where labels are masks.",
 )
 
 
 def long_tail(selection: Selection) -> Chart | None:
     """The samples of each class over all clients, most frequent first, cut into head, mid and tail."""
-    caption = "Training samples over all clients; head, mid and tail are the thirds of the classes by this count."
+    caption = (
+        "Training samples (pixels where labels are masks) over all clients; head, mid and tail are the thirds of the "
+        "classes by this count."
+    )
     panels = [_tail_panel(title, one) for title, one in federations(selection).items()]
     return drawn("tail", "The long tail", caption, panels)
 
@@ -83,11 +86,11 @@ def holdings_panel(title: str, federation: Federation) -> Panel:
             [c for _, c in places],
             [f"{100 * share[k, c]:.0f} % of what {names[k]} holds" for k, c in places],
             sizes=[int(counts[k, c]) for k, c in places],
-            size="samples",
+            size=_counted(federation),
         )
     ]
     x, y = Axis("client", "client", names=names), Axis("class", "class", names=class_names(federation))
-    note = f"the largest bubble: {counts.max()} samples" if places else ""
+    note = f"the largest bubble: {counts.max()} {_counted(federation)}" if places else ""
     return Panel(title, x, y, marks if places else [], note)
 
 
@@ -104,4 +107,10 @@ def _tail_panel(title: str, federation: Federation) -> Panel:
     present = totals[totals > 0]
     note = f"imbalance factor {present.max() / present.min():.3g}" if len(present) else ""
     axis = Axis("class, from the most to the least frequent", "class", names=[names[c] for c in order])
-    return Panel(title, axis, Axis("training samples", "samples", COUNT), marks, note)
+    counted = _counted(federation)
+    return Panel(title, axis, Axis(f"training {counted}", counted, COUNT), marks, note)
+
+
+def _counted(federation: Federation) -> str:
+    """What is counted: a federation of masks has colours, and counts pixels."""
+    return "pixels" if "colours" in federation else "samples"

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,14 +26,19 @@ Files = dict[str, dict[str, np.ndarray]]  # what a run kept, by the number of th
 
 
 def pictures(selection: Selection) -> Chart | None:
-    """A line for each test picture, a column for each method, in a panel for each setting."""
+    """A line for each test picture, a column for each method, in a panel for each setting.
+
+    All columns are of one seed, because other seeds draw other pictures: the smallest of those with most methods.
+    """
     panels = []
     for setting, runs in selection.by_setting().items():
-        first = {row: seeds[0] for row, seeds in by_row(runs).items()}
-        kept = {row: files for row, run in first.items() if (files := samples(run))}
-        if kept:
-            shown = [first[row] for row in kept]
-            panels.append(_panel(titled(one_of([*shown, *runs]), setting), kept, _names(shown)))
+        kept = {run.path: files for run in runs if (files := samples(run))}
+        seeds = Counter(run.seed for run in runs if run.path in kept)
+        if seeds:
+            seed = min(seeds, key=lambda seed: (-seeds[seed], seed))
+            shown = [run for run in runs if run.path in kept and run.seed == seed]
+            files = {row: kept[same[0].path] for row, same in by_row(shown).items()}
+            panels.append(_panel(titled(one_of([*shown, *runs]), setting), files, _names(shown)))
     return drawn("pictures", "Test pictures and their masks", CAPTION, panels)
 
 
@@ -71,7 +77,7 @@ def _panel(title: str, kept: dict[str, Files], names: list[str]) -> Panel:
         rights.append([_scores(truth, answer, len(names)) for answer in there])
     columns = Axis("", METHOD, names=[PICTURE, TRUTH, *kept])
     lines = Axis("test picture", PICTURE, names=[str(int(number)) for number in first])
-    key = {name: tuple(map(int, colour)) for name, colour in zip(names, colours(names), strict=True)}
+    key = {name: (int(r), int(g), int(b)) for name, (r, g, b) in zip(names, colours(names), strict=True)}
     return Panel(title, columns, lines, [Mosaic("", 0, tiles, rights, key)])
 
 

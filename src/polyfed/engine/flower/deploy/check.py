@@ -94,7 +94,8 @@ def _check_authority(folder: Path) -> None:
 
 def _classes_of(data: Dataset) -> str:
     """How many classes a site has samples of; it may lack some, whose labels others use."""
-    own, last = len(np.unique(data.y)), len(data.class_names) - 1
+    labels, last = np.unique(data.y), len(data.class_names) - 1
+    own = int((labels <= last).sum())  # pixels without a label are of no class
     missing = f" (labels up to {last}: data.classes says how many all sites have together)"
     return f"{own} classes" + (missing if own <= last else "")
 

@@ -1,6 +1,6 @@
 """What a site's data look like, as it says in its hello, and the federation that server and site build from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
@@ -10,6 +10,7 @@ import torch
 
 from polyfed.config import Config
 from polyfed.data.federation import Federation
+from polyfed.data.samples import VOID
 from polyfed.data.sources.base import Dataset
 from polyfed.data.sources.folder import Folder
 from polyfed.data.sources.raw import pixel_levels, statistics_of
@@ -20,7 +21,7 @@ from polyfed.errors import DataError, UsageError
 
 VERSIONS = ("polyfed", "torch", "numpy", "flwr")
 COUNTS = {"train": "counts", "test": "test_counts", "val": "val_counts"}  # the keys of a hello with class counts
-FIXED = ("n", "tests", "vals", *COUNTS.values(), "classes", "shape", "kind", "levels", "disclosed")  # of the data
+FIXED = ("n", "tests", "vals", *COUNTS.values(), "classes", "shape", "kind", "masks", "levels", "disclosed")  # of data
 HALF = 127.5  # mean and spread of pixels where no site discloses its own
 
 
@@ -33,19 +34,21 @@ class Schema:
     kind: str  # uint8 images or float32
     levels: np.ndarray | None  # [channel, value], of images where it is told
     versions: tuple[str, ...]
+    masks: bool = False  # whether every pixel has a label of its own
 
     def to_record(self) -> dict[str, Any]:
         """The schema as a record holds it."""
         told = [] if self.levels is None else self.levels.ravel().tolist()
         plain = {"classes": list(self.classes), "shape": list(self.shape), "kind": self.kind}
-        return {**plain, "levels": told, "versions": list(self.versions)}
+        return {**plain, "levels": told, "versions": list(self.versions), "masks": self.masks}
 
     @staticmethod
     def from_record(said: Mapping[str, Any]) -> "Schema":
         """The schema in a record; the inverse of `to_record`."""
         levels = np.array(said["levels"], np.int64).reshape(-1, 256) if said["levels"] else None
         shape, versions = tuple(map(int, said["shape"])), tuple(map(str, said["versions"]))
-        return Schema(tuple(map(str, said["classes"])), shape, str(said["kind"]), levels, versions)
+        masks = bool(said.get("masks", False))
+        return Schema(tuple(map(str, said["classes"])), shape, str(said["kind"]), levels, versions, masks)
 
 
 def versions() -> tuple[str, ...]:
@@ -56,7 +59,7 @@ def versions() -> tuple[str, ...]:
 def schema_of(dataset: Dataset, disclose: str) -> Schema:
     """What a site's samples look like."""
     levels = pixel_levels(dataset.x) if dataset.images and disclose == "counts" else None
-    return Schema(dataset.class_names, dataset.x.shape[1:], str(dataset.x.dtype), levels, versions())
+    return Schema(dataset.class_names, dataset.x.shape[1:], str(dataset.x.dtype), levels, versions(), dataset.masks)
 
 
 def agreed(said: Mapping[str, Schema]) -> Schema:
@@ -68,6 +71,7 @@ def agreed(said: Mapping[str, Schema]) -> Schema:
         for what, mine, theirs in (
             ("samples", (one.kind, one.shape), (other.kind, other.shape)),
             ("classes", one.classes, other.classes),
+            ("labels", one.masks, other.masks),
             ("versions", one.versions, other.versions),
         ):
             if mine != theirs:
@@ -76,10 +80,13 @@ def agreed(said: Mapping[str, Schema]) -> Schema:
     return replace(one, levels=np.sum(told, axis=0) if len(told) == len(said) else None)
 
 
-def _difference(what: str, first: str, mine: Sequence[Any], name: str, theirs: Sequence[Any]) -> str:
+def _difference(what: str, first: str, mine: Any, name: str, theirs: Any) -> str:
     if what == "samples":
         here, there = (f"{kind} {list(shape)}" for kind, shape in (mine, theirs))
         return f"the sites' samples differ: those of '{first}' are {here}, those of '{name}' {there}"
+    if what == "labels":
+        here, there = ("masks" if masks else "one for each sample" for masks in (mine, theirs))
+        return f"the sites' labels differ: those of '{first}' are {here}, those of '{name}' {there}"
     only = [word for word in (*mine, *theirs) if (word in mine) != (word in theirs)]
     cure = "; data.classes in the config fixes them for all" if what == "classes" else "; install the same everywhere"
     return f"the sites' {what} differ: '{first}' and '{name}' do not both have {', '.join(only[:5])}{cure}"
@@ -112,12 +119,7 @@ def own_data(config: Config, site: Site) -> Dataset:
         raise UsageError("data.limit needs the samples of all sites; a federation takes them as they are")
     if source.corrupt != "none":
         raise UsageError("data.corrupt is for simulations; a federation takes the sites' samples as they are")
-    found = source.of_one(site.data)
-    if found.masks:
-        raise UsageError(
-            f"site {site.name} holds masks: they are learnt in one place, and deployed sites have no way yet"
-        )
-    return found
+    return replace(source.of_one(site.data), apart=True)
 
 
 def own_federation(config: Config, dataset: Dataset, name: str, order: Mapping[str, Any]) -> Federation:
@@ -132,7 +134,8 @@ def own_federation(config: Config, dataset: Dataset, name: str, order: Mapping[s
 def server_federation(config: Config, schema: Schema, names: tuple[str, ...]) -> Federation:
     """The federation as the server sees it: everybody by name, and no sample; one blank row carries the shape."""
     blank = np.zeros((1, *schema.shape), schema.kind)
-    dataset = Dataset("folder", blank, np.zeros(1, np.int64), 1, schema.classes)
+    labels = np.full(blank.shape[:3], VOID, np.uint8) if schema.masks else np.zeros(1, np.int64)
+    dataset = Dataset("folder", blank, labels, 1, schema.classes)
     nothing = tuple(np.arange(0) for _ in names)
     heldout = split_alone(dataset, config.split, config.seed, 0, names).heldout
     split = Split(nothing, nothing, nothing, nothing[0], heldout, names, False, {})
