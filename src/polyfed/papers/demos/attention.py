@@ -24,8 +24,7 @@ from polyfed.errors import DataError
 from polyfed.methods.presets import MuPFLPaper
 from polyfed.models.base import Net
 from polyfed.papers.demos import Demo, DemoKeys, Drawn, Shown, demo
-from polyfed.papers.within import as_drawn, runs_of
-from polyfed.report.charts import Axis, Chart, Panel, Tiles
+from polyfed.papers.within import runs_of
 from polyfed.report.kinds.maps import activation_maps
 from polyfed.rng import generator
 from polyfed.use.replay import restored
@@ -59,7 +58,7 @@ class Keys(DemoKeys):
 
 @demo("attention", Keys)
 def attention(seed: int, keys: Keys) -> Demo:
-    """Accuracy on the pictures, how much of the attention to the clean picture is kept, and one example of each kind."""
+    """Accuracy on the pictures, how much of the attention to the clean ones is kept, and an example of each kind."""
     numbers: dict[str, dict[str, float]] = {}
     arrays: dict[str, np.ndarray] = {}
     with runs_of(keys.experiment, METHODS, seed) as folders:
@@ -94,7 +93,10 @@ def _pictures(data: Federation, keys: Keys, seed: int) -> Iterator[tuple[str, Pi
     clean, y = data.dataset.x[rows], data.dataset.y[rows]
     yield "clean", (clean, y)
     for kind in keys.kinds:
-        made = [corrupted(x, kind, keys.severity, generator(seed, kind, int(row))) for x, row in zip(clean, rows, strict=True)]
+        made = [
+            corrupted(x, kind, keys.severity, generator(seed, kind, int(row)))
+            for x, row in zip(clean, rows, strict=True)
+        ]
         yield kind, (np.stack(made), y)
 
 
@@ -144,13 +146,30 @@ def _small(values: Tensor) -> np.ndarray:
 
 @attention.drawing
 def draw(shown: Sequence[Shown]) -> Drawn:
-    """A row for each kind: the picture, then each network's map of it; of the first seed."""
+    """A row for each kind: the picture, then what each network looks at over it; of the first seed."""
+    from matplotlib import pyplot
+
+    from polyfed.report.print import STYLE
+
     arrays = min(shown, key=lambda one: one.seed).found.arrays
-    panels = []
-    for kind in dict.fromkeys(name.partition(": ")[0] for name in arrays):
-        for what in ("picture", *METHODS):
-            values = arrays[f"{kind}: {what}"]
-            across, down = Axis("", "column"), Axis("", "row", names=[str(n) for n in range(len(values))])
-            tiles = Tiles("", 0, values, "grey" if what == "picture" else "activation")
-            panels.append(Panel(f"{kind.replace('_', ' ')}: {what}", across, down, [tiles], square=True))
-    return as_drawn(Chart("attention", "Where the networks look", "Grad-CAM of the picture's class.", panels))
+    kinds = list(dict.fromkeys(name.partition(": ")[0] for name in arrays))
+    columns = ("picture", *METHODS)
+    with pyplot.rc_context(STYLE):
+        size = (1.7 * len(columns), 1.8 * len(kinds))
+        figure, axes = pyplot.subplots(len(kinds), len(columns), figsize=size, squeeze=False, layout="constrained")
+        for kind, row in zip(kinds, axes, strict=True):
+            for what, spot in zip(columns, row, strict=True):
+                spot.imshow(arrays[f"{kind}: picture"], cmap="gray", vmin=0, vmax=1)
+                if what != "picture":
+                    spot.imshow(arrays[f"{kind}: {what}"], cmap="inferno", vmin=0, vmax=1, alpha=0.6)
+                spot.set_title(f"{kind.replace('_', ' ')}: {what}")
+                spot.set_axis_off()
+    return Drawn(figure, list(_rows(arrays)))
+
+
+def _rows(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, object]]:
+    """Every pixel of every picture and map."""
+    for name, values in arrays.items():
+        kind, _, what = name.partition(": ")
+        for (row, column), value in np.ndenumerate(values):
+            yield {"kind": kind, "shown": what, "row": row, "column": column, "value": float(value)}

@@ -23,7 +23,7 @@ METHODS = {
     "classes": {"FedAvg": "fedavg", "FedAvg-FT": "fedavg-ft", "ECL": OURS},  # both others take FedAvg's rounds
     "client": {"pFedLA": "pfedla", "ECL": OURS},
 }
-WAYS = {"answers among all classes": "final_classes", "answers among its classes": "final_classes_masked"}
+WAYS = {"among all classes": "final_classes", "among own classes": "final_classes_masked"}  # what answers are chosen
 
 
 class Keys(DemoKeys):
@@ -50,7 +50,9 @@ def gaps(seed: int, keys: Keys) -> Demo:
     data = federation_of(make_config(keys.experiment, {"seed": seed}))
     counts = np.stack([client.counts.cpu().numpy() for client in data.clients])
     with runs_of(keys.experiment, METHODS[keys.part], seed) as folders:
-        found = {name: {way: _recalls(folder, table) for way, table in WAYS.items()} for name, folder in folders.items()}
+        found = {
+            name: {way: _recalls(folder, table) for way, table in WAYS.items()} for name, folder in folders.items()
+        }
     return _by_class(found, counts) if keys.part == "classes" else _of_client(found, counts)
 
 
@@ -104,7 +106,7 @@ def draw(shown: Sequence[Shown]) -> Drawn:
     for name in dict.fromkeys(one.panel for one in shown):
         runs = sorted((one for one in shown if one.panel == name), key=lambda one: one.seed)
         panels.append(_gap_panel(name, runs) if "order" in runs[0].found.arrays else _client_panel(name, runs[0]))
-    return as_drawn(Chart("gaps", "Where ECL gains", "", panels))
+    return as_drawn(Chart("gaps", "Where ECL gains", "Recalls on the official test.", panels))
 
 
 def _gap_panel(title: str, runs: Sequence[Shown]) -> Panel:
@@ -116,14 +118,16 @@ def _gap_panel(title: str, runs: Sequence[Shown]) -> Panel:
         places = [float(place) for place in range(len(order))]
         marks.append(Bars(way, tint, places, np.nan_to_num(values.mean(axis=0)).tolist(), spread.tolist()))
     x = Axis("class, from the most to the least frequent", "class", names=[str(c) for c in order])
-    return Panel(title, x, Axis("recall of ECL less that of FedAvg-FT, points", "gap", POINTS), marks)
+    return Panel(title, x, Axis("ECL less FedAvg-FT, points", "gap", POINTS), marks)
 
 
 def _client_panel(title: str, run: Shown) -> Panel:
     arrays = run.found.arrays
-    names = [f"{int(c)} ({int(n)})" for c, n in zip(arrays["classes"], arrays["samples"], strict=True)]
+    names = [f"{int(c)}\n({int(n)})" for c, n in zip(arrays["classes"], arrays["samples"], strict=True)]
+    places = [float(place) for place in range(len(names))]
     marks: list[Mark] = [
-        Bars(name, tint + len(WAYS), [float(place) for place in range(len(names))], arrays[name].tolist(), [0.0] * len(names))
+        Bars(name, tint + len(WAYS), places, arrays[name].tolist(), [0.0] * len(names))
         for tint, name in enumerate(run.found.numbers)
     ]
-    return Panel(title, Axis("class (its samples on the client)", "class", names=names), Axis("recall", "recall", PERCENT), marks)
+    x = Axis("class (its samples on the client)", "class", names=names)
+    return Panel(title, x, Axis("recall", "recall", PERCENT), marks)

@@ -159,9 +159,7 @@ def draw_pace(shown: Sequence[Shown]) -> Drawn:
     return as_drawn(Chart("pace", "Time and rounds to an accuracy", "A bar that is missing: never reached.", panels))
 
 
-def _bars(
-    title: str, methods: Mapping[str, Sequence[Shown]], tints: Mapping[str, int], start: str, unit: str
-) -> Panel:
+def _bars(title: str, methods: Mapping[str, Sequence[Shown]], tints: Mapping[str, int], start: str, unit: str) -> Panel:
     first = next(iter(methods.values()))[0].found.numbers["all"]
     columns = [name for name in first if name.startswith(start)]
     marks = []
