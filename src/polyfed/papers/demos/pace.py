@@ -142,7 +142,7 @@ def _line(method: str, tint: int, runs: Sequence[Shown]) -> Line:
 
 @pace.drawing
 def draw_pace(shown: Sequence[Shown]) -> Drawn:
-    """Figure 8: seconds until shares of the clients are there, and rounds until the mean is; what is missing never was."""
+    """Figure 8: seconds until shares of the clients are there, and rounds until their mean is; no bar: never."""
     tints, by_data = _tints(shown), _by_data(shown)
     panels = [
         _bars(f"{data}: until so many clients have the accuracy", methods, tints, "seconds until ", SECONDS)
