@@ -40,7 +40,8 @@ def test_personalising_at_every_evaluation_shows_in_the_curve_and_leaves_no_trac
     Run(config, plain, Serial(), Silent()).go()
     with personalised_run(tree, 0) as folder:
         ours, theirs = folder.result(), plain.result()
-        assert ours is not None and theirs is not None
+        assert ours is not None
+        assert theirs is not None
         assert ours["fingerprint"] == theirs["fingerprint"]
         assert ours["personal"] == theirs["personal"]
         assert accuracy_after(folder, 1) > accuracy_after(plain, 1)
