@@ -8,6 +8,7 @@ their names begin with "seconds", by which they are left out where a repetition 
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from textwrap import fill
 
 import numpy as np
 from pandas import DataFrame
@@ -27,6 +28,7 @@ from polyfed.papers.within import as_drawn, personalised_run
 from polyfed.report.charts import COUNT, PERCENT, SECONDS, Axis, Bars, Chart, Line, Panel
 from polyfed.report.runs import records
 
+WIDE = 60  # letters of a note beneath a title
 USED = (CReFF, Ditto, FedAvgFT, FedNova, FedProx, FedRep, MuPFLPaper)  # their sources count for what is stored
 TINY: Tree = {
     "rounds": 2,
@@ -142,24 +144,33 @@ def _line(method: str, tint: int, runs: Sequence[Shown]) -> Line:
 
 @pace.drawing
 def draw_pace(shown: Sequence[Shown]) -> Drawn:
-    """Figure 8: seconds until shares of the clients are there, and rounds until their mean is; no bar: never."""
+    """Figure 8: seconds until shares of the clients are there, rounds until their mean is; who never was is named."""
     tints, by_data = _tints(shown), _by_data(shown)
     panels = [
-        _bars(f"{data}: until so many clients have the accuracy", methods, tints, "seconds until ", SECONDS)
-        for data, methods in by_data.items()
+        _bars(f"{data}: until so many clients have the accuracy", methods, tints) for data, methods in by_data.items()
     ]
-    names = list(by_data)
+    panels = [panel for panel in panels if any(isinstance(mark, Bars) and mark.x for mark in panel.marks)]
+    return as_drawn(Chart("pace", "Time and rounds to an accuracy", "", [*panels, _rounds_panel(by_data, tints)]))
+
+
+def _rounds_panel(by_data: Mapping[str, Mapping[str, Sequence[Shown]]], tints: Mapping[str, int]) -> Panel:
+    """Rounds by data set; a bar of who was never there goes one beyond the last round, and the note says so."""
+    names, never = list(by_data), []
     marks = []
     for method, tint in tints.items():
-        found = {place: _mean(by_data[data].get(method, []), "rounds") for place, data in enumerate(names)}
-        there = {float(place): value for place, value in found.items() if value is not None}
-        marks.append(Bars(method, tint, list(there), list(there.values()), [0.0] * len(there)))
+        found = {float(names.index(data)): runs[method] for data, runs in by_data.items() if method in runs}
+        heights = [_mean(runs, "rounds, at least") or 0.0 for runs in found.values()]
+        never += [f"{method} ({names[int(at)]})" for at, runs in found.items() if _mean(runs, "rounds") is None]
+        marks.append(Bars(method, tint, list(found), heights, [0.0] * len(found)))
+    note = f"never, so one beyond the last: {', '.join(never)}" if never else ""
     rounds = Axis("rounds", "rounds", COUNT)
-    panels.append(Panel("rounds until the mean over clients has it", Axis("", "data", names=names), rounds, marks))
-    return as_drawn(Chart("pace", "Time and rounds to an accuracy", "A bar that is missing: never reached.", panels))
+    return Panel(
+        "rounds until the mean over clients has it", Axis("", "data", names=names), rounds, marks, fill(note, WIDE)
+    )
 
 
-def _bars(title: str, methods: Mapping[str, Sequence[Shown]], tints: Mapping[str, int], start: str, unit: str) -> Panel:
+def _bars(title: str, methods: Mapping[str, Sequence[Shown]], tints: Mapping[str, int]) -> Panel:
+    start = "seconds until "
     first = next(iter(methods.values()))[0].found.numbers["all"]
     columns = [name for name in first if name.startswith(start)]
     marks = []
@@ -168,7 +179,7 @@ def _bars(title: str, methods: Mapping[str, Sequence[Shown]], tints: Mapping[str
         there = {place: value for place, value in found.items() if value is not None}
         marks.append(Bars(method, tints[method], list(there), list(there.values()), [0.0] * len(there)))
     places = [column.removeprefix(start).removesuffix(" of the clients") for column in columns]
-    return Panel(title, Axis("share of the clients", "share", names=places), Axis("seconds", "seconds", unit), marks)
+    return Panel(title, Axis("share of the clients", "share", names=places), Axis("seconds", "seconds", SECONDS), marks)
 
 
 def _mean(runs: Sequence[Shown], column: str) -> float | None:
