@@ -37,6 +37,7 @@ class Keys(DemoKeys):
             "model": {"width": 0.1},
             "split": {"clients": 3, "longtail": 1.0, "alpha": 0.5},
             "train": {"epochs": 1.0, "batch": 16, "schedule": "constant"},
+            "eval": {"classes": "auto"},
             "engine": {"workers": 0},
         }
     }
