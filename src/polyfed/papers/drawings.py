@@ -19,6 +19,7 @@ from polyfed.files import write_file
 from polyfed.papers.cell import slug
 from polyfed.papers.demos import Drawn, Shown, demo_of
 from polyfed.papers.found import ItemFound
+from polyfed.papers.several import lines_of
 from polyfed.report.charts import COUNT, NUMBER, PERCENT, POINTS, Axis, Bars, Chart, Dots, Histogram, Line, Mark, Panel
 from polyfed.report.kinds import KINDS
 from polyfed.report.kinds import draw as draw_runs
@@ -277,6 +278,7 @@ def classes(found: ItemFound) -> list[Panel]:
 DRAWINGS: Mapping[str, Callable[[ItemFound], list[Panel]]] = {
     "curves": curves,
     "lines": lines,
+    "lines-of": lines_of,
     "bars": bars,
     "scatter": scatter,
     "histogram": histogram,

@@ -179,7 +179,7 @@ def from_demo(cell: PaperCell, found: Demo, minutes: float) -> StoredCell:
     arrays = {name: np.round(np.asarray(array, dtype=float), 4).tolist() for name, array in found.arrays.items()}
     return StoredCell(
         **_place(cell),
-        fingerprint=digest([numbers, arrays]),
+        fingerprint=digest([without_clock(numbers), arrays]),
         final={},
         third={},
         evaluations={},
@@ -187,6 +187,11 @@ def from_demo(cell: PaperCell, found: Demo, minutes: float) -> StoredCell:
         arrays=arrays,
         minutes=round(minutes, 3),
     )
+
+
+def without_clock(numbers: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, float | None]]:
+    """The numbers of a demo but for those whose names begin with "seconds": time is no result."""
+    return {row: {n: v for n, v in one.items() if not n.startswith("seconds")} for row, one in numbers.items()}
 
 
 def _place(cell: PaperCell) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from polyfed.papers.cell import PaperCell, cells_of
 from polyfed.papers.recipe import find_items
 from polyfed.papers.reproduce import Wish, run_missing
 from polyfed.papers.sources import sources_of
-from polyfed.papers.store import Store, StoredCell, read_cell
+from polyfed.papers.store import Store, StoredCell, read_cell, without_clock
 from polyfed.papers.trial import renewed
 from polyfed.rng import generator
 
@@ -140,6 +140,6 @@ def _numbers(cell: StoredCell) -> dict[str, float | None]:
     clock = ("seconds", "phase_one")  # time is no result
     made = {path: value for path, value in cell.final.items() if not path.startswith(clock)}
     made |= {f"{path} (last third)": value for path, value in cell.third.items()}
-    for row, numbers in cell.numbers.items():
+    for row, numbers in without_clock(cell.numbers).items():
         made |= {f"{row}, {name}": value for name, value in numbers.items()}
     return made

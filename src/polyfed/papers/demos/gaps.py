@@ -1,0 +1,134 @@
+"""Where ECL gains: by class over all clients, and on one client that holds little but one class (ECL, Figure 2)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from polyfed.config import Tree, make_config
+from polyfed.engine.run_folder import RunFolder
+from polyfed.engine.work import federation_of
+from polyfed.measure.metrics import recalls
+from polyfed.methods.ecl import ECL
+from polyfed.methods.fedavg_ft import FedAvgFT
+from polyfed.methods.pfedla import PFedLA
+from polyfed.papers.demos import Demo, DemoKeys, Drawn, Shown, demo
+from polyfed.papers.within import as_drawn, runs_of
+from polyfed.report.charts import PERCENT, POINTS, Axis, Bars, Chart, Mark, Panel
+
+USED = (ECL, FedAvgFT, PFedLA)  # their sources count for what is stored
+OURS = {"name": "ecl", "absent": "global"}
+OTHERS = {"classes": "FedAvg-FT", "client": "pFedLA"}
+METHODS = {
+    "classes": {"FedAvg": "fedavg", "FedAvg-FT": "fedavg-ft", "ECL": OURS},  # both others take FedAvg's rounds
+    "client": {"pFedLA": "pfedla", "ECL": OURS},
+}
+WAYS = {"among all classes": "final_classes", "among own classes": "final_classes_masked"}  # what answers are chosen
+
+
+class Keys(DemoKeys):
+    """The experiment, and what is shown: the gap in every class to FedAvg-FT, or one client beside pFedLA."""
+
+    tiny = {
+        "experiment": {
+            "rounds": 2,
+            "participation": 1.0,
+            "data": {"limit": 20},
+            "model": {"width": 0.1},
+            "split": {"clients": 3, "longtail": 1.0, "alpha": 0.5},
+            "train": {"epochs": 1.0, "batch": 16, "schedule": "constant"},
+            "eval": {"classes": "auto"},
+            "engine": {"workers": 0},
+        }
+    }
+    experiment: Tree
+    part: Literal["classes", "client"] = "classes"
+
+
+@demo("gaps", Keys)
+def gaps(seed: int, keys: Keys) -> Demo:
+    """Recalls on the official, balanced test set, with answers among all classes and among the client's own."""
+    data = federation_of(make_config(keys.experiment, {"seed": seed}))
+    counts = np.stack([client.counts.cpu().numpy() for client in data.clients])
+    with runs_of(keys.experiment, METHODS[keys.part], seed) as folders:
+        found = {
+            name: {way: _recalls(folder, table) for way, table in WAYS.items()} for name, folder in folders.items()
+        }
+    return _by_class(found, counts) if keys.part == "classes" else _of_client(found, counts)
+
+
+Recalls = Mapping[str, Mapping[str, np.ndarray]]  # by method and way: [client, class]
+
+
+def _recalls(folder: RunFolder, table: str) -> np.ndarray:
+    return np.stack([recalls(one) for one in (folder.counts() or {})[table]])
+
+
+def _by_class(found: Recalls, counts: np.ndarray) -> Demo:
+    """The gap in every class, over the clients that hold it, from the most to the least frequent."""
+    order = np.argsort(-counts.sum(axis=0), kind="stable")
+    third = max(1, len(order) // 3)
+    numbers, arrays = {}, {}
+    for way in WAYS:
+        means = [np.nanmean(np.where(counts > 0, found[name][way], np.nan), axis=0) for name in ("ECL", "FedAvg-FT")]
+        gap = (means[0] - means[1])[order]
+        numbers[way] = {
+            "mean gap": 100 * float(np.nanmean(gap)),
+            "gap in frequent classes": 100 * float(np.nanmean(gap[:third])),
+            "gap in rare classes": 100 * float(np.nanmean(gap[-third:])),
+            "classes that lose": float((gap < 0).sum()),
+        }
+        arrays[way] = gap
+    return Demo(numbers, {**arrays, "order": order})
+
+
+def _of_client(found: Recalls, counts: np.ndarray) -> Demo:
+    """The client with three classes or more of which one has the largest share."""
+    share = counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)
+    chosen = int(np.argmax(np.where((counts > 0).sum(axis=1) >= 3, share, -1.0)))
+    held = np.flatnonzero(counts[chosen])
+    most = int(np.argmax(counts[chosen][held]))
+    numbers, arrays = {}, {"classes": held, "samples": counts[chosen][held]}
+    for name, ways in found.items():
+        for way in WAYS:
+            own = ways[way][chosen][held]
+            numbers[f"{name}, {way}"] = {
+                "minority classes": 100 * float(np.delete(own, most).mean()) if len(own) > 1 else float("nan"),
+                "majority class": 100 * float(own[most]),
+            }
+            arrays[f"{name}, {way}"] = own
+    return Demo(numbers, arrays)
+
+
+@gaps.drawing
+def draw(shown: Sequence[Shown]) -> Drawn:
+    """(a) the gap by class, the mean over seeds; (b) the client of the first seed."""
+    panels = []
+    for name in dict.fromkeys(one.panel for one in shown):
+        runs = sorted((one for one in shown if one.panel == name), key=lambda one: one.seed)
+        panels.append(_gap_panel(name, runs) if "order" in runs[0].found.arrays else _client_panel(name, runs[0]))
+    return as_drawn(Chart("gaps", "Where ECL gains", "Recalls on the official test.", panels))
+
+
+def _gap_panel(title: str, runs: Sequence[Shown]) -> Panel:
+    order = runs[0].found.arrays["order"].astype(int)
+    marks: list[Mark] = []
+    for tint, way in enumerate(WAYS):
+        values = np.stack([one.found.arrays[way] for one in runs])
+        spread = values.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(order))
+        places = [float(place) for place in range(len(order))]
+        marks.append(Bars(way, tint, places, np.nan_to_num(values.mean(axis=0)).tolist(), spread.tolist()))
+    x = Axis("class, from the most to the least frequent", "class", names=[str(c) for c in order])
+    return Panel(title, x, Axis("ECL less FedAvg-FT, points", "gap", POINTS), marks)
+
+
+def _client_panel(title: str, run: Shown) -> Panel:
+    arrays = run.found.arrays
+    names = [f"{int(c)}\n({int(n)})" for c, n in zip(arrays["classes"], arrays["samples"], strict=True)]
+    places = [float(place) for place in range(len(names))]
+    marks: list[Mark] = [
+        Bars(name, tint + len(WAYS), places, arrays[name].tolist(), [0.0] * len(names))
+        for tint, name in enumerate(run.found.numbers)
+    ]
+    x = Axis("class (its samples on the client)", "class", names=names)
+    return Panel(title, x, Axis("recall", "recall", PERCENT), marks)

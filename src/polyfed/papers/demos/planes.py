@@ -1,0 +1,80 @@
+"""Where clients' models lie, and how well their clusters are apart (MuPFL, Figure 10)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from polyfed.config import Tree
+from polyfed.methods.presets import MuPFLPaper
+from polyfed.papers.demos import Demo, DemoKeys, Drawn, Shown, demo
+from polyfed.papers.within import as_drawn, runs_of
+from polyfed.parts.k_means import silhouette
+from polyfed.report.charts import Axis, Chart, Dots, Mark, Panel
+from polyfed.report.runs import read
+
+USED = (MuPFLPaper,)  # its sources count for what is stored
+CLUSTERS = 5
+
+
+class Keys(DemoKeys):
+    """The experiment that all arms run, and the fixed number of clusters."""
+
+    tiny = {
+        "experiment": {
+            "rounds": 2,
+            "participation": 1.0,
+            "data": {"limit": 30},
+            "model": {"width": 0.1},
+            "split": {"clients": 6, "longtail": 1.0, "min": 0},
+            "train": {"epochs": 1.0, "batch": 16},
+            "eval": {"every": 2},
+            "engine": {"workers": 0},
+        }
+    }
+    experiment: Tree
+    clusters: int = CLUSTERS
+
+
+@demo("planes", Keys)
+def planes(seed: int, keys: Keys) -> Demo:
+    """The models that were uploaded in the last round on their principal plane, under four ways of clustering."""
+    alone = {"name": "mupfl-paper", "bavd": False, "pkcf": False}
+    arms = {
+        "K-Means": {**alone, "metric": "weights", "kappa": keys.clusters},
+        f"ACMU, {keys.clusters} clusters": {**alone, "kappa": keys.clusters},
+        "ACMU, adaptive": alone,
+        "MuPFL, adaptive": {"name": "mupfl-paper"},
+    }
+    numbers, arrays = {}, {}
+    with runs_of(keys.experiment, arms, seed) as folders:
+        for name, folder in folders.items():
+            run = read(folder.path)
+            places = max(run.arrays("plane").items())[1]
+            labels = {int(k): int(c) for k, c in max(run.arrays("clusters").items())[1].tolist()}
+            groups = [labels[int(client)] for client in places[:, 0]]
+            points = torch.tensor(places[:, 1:3], dtype=torch.float64)
+            numbers[name] = {
+                "silhouette": silhouette(torch.cdist(points, points), groups) if len(set(groups)) > 1 else 0.0,
+                "clusters": float(len(set(groups))),
+            }
+            scale = float(points.abs().max()) or 1.0  # the pictures have one size, and a silhouette knows none
+            arrays[name] = np.column_stack([places[:, 0], points.numpy() / scale, groups])
+    return Demo(numbers, arrays)
+
+
+@planes.drawing
+def draw(shown: Sequence[Shown]) -> Drawn:
+    """A panel for each arm, of the first seed; clients have the colours of their clusters."""
+    first = min(shown, key=lambda one: one.seed).found
+    panels = []
+    for name, rows in first.arrays.items():
+        marks: list[Mark] = []
+        for group in sorted(set(rows[:, 3].astype(int).tolist())):
+            own = rows[rows[:, 3] == group]
+            clients = [f"client {int(client)}" for client in own[:, 0]]
+            marks.append(Dots(f"cluster {group}", group, own[:, 1].tolist(), own[:, 2].tolist(), clients))
+        note = f"silhouette {first.numbers[name]['silhouette']:.2f}"
+        x, y = Axis("first principal direction", "first"), Axis("second principal direction", "second")
+        panels.append(Panel(name, x, y, marks, note))
+    return as_drawn(Chart("planes", "Where clients' models lie", "Uploads of the last round, scaled.", panels))
