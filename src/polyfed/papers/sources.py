@@ -15,8 +15,8 @@ from polyfed.registry import specs_in
 ROOT = Path(polyfed.__file__).parent
 ALWAYS = ("polyfed.parts.fit", "polyfed.parts.steps", "polyfed.data.split", "polyfed.data.longtail")
 # imports are followed into these rooms; what only reads, writes, runs or shows changes no number
-FOLLOWED = ("polyfed.methods", "polyfed.parts", "polyfed.models", "polyfed.threats", "polyfed.params", "polyfed.data")
-FOLLOWED += ("polyfed.papers.demos",)
+ROOMS = ("polyfed.methods", "polyfed.parts", "polyfed.models", "polyfed.threats", "polyfed.params", "polyfed.data")
+FOLLOWED = (*ROOMS, "polyfed.papers.demos")
 LEFT_OUT = ("polyfed.data.sources", "polyfed.data.inputs")
 
 

@@ -13,8 +13,9 @@ A file of this folder registers one demo with a pydantic model of its keys, the 
     @proxies.drawing
     def draw(shown: Sequence[Shown]) -> Drawn: ...
 
-The function is deterministic and draws its chance from polyfed.rng. Its numbers are judged; its arrays, rounded to four
-digits and small, are for its drawing alone. A demo without a drawing of its own is drawn as bars of its numbers.
+A drawing in a file of its own may change without making stored numbers stale, because only what the function's file
+imports counts. The function is deterministic and draws its chance from polyfed.rng. Its numbers are judged; its arrays,
+rounded to four digits and small, are for its drawing alone. A demo without a drawing is drawn as bars of its numbers.
 """
 
 import importlib

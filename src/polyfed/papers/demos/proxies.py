@@ -1,17 +1,12 @@
 """MAP's Figure 5: features and proxies in a plane where some of the ten classes have no samples."""
 
-from collections.abc import Sequence
-
 import torch
 from pydantic import Field
 
-from polyfed.papers.demos import Demo, DemoKeys, Drawn, Shown, demo
+from polyfed.papers.demos import Demo, DemoKeys, demo
 from polyfed.papers.demos.lone import lone_learner, mean_norm, of_first, proxies, some_features
 from polyfed.papers.demos.planar import WITH_RELU, WITHOUT
-from polyfed.papers.demos.points import draw_plane, rows_of_plane
 from polyfed.parts.losses import cross_entropy
-
-ACROSS = 3  # pictures in a row
 
 
 class Keys(DemoKeys):
@@ -51,27 +46,3 @@ def plane(seed: int, keys: Keys) -> Demo:
     }
     counted = torch.tensor(float(keys.observed))
     return Demo(numbers, {"features": features, "labels": labels, "proxies": rows.numpy(), "observed": counted.numpy()})
-
-
-@plane.drawing
-def draw(shown: Sequence[Shown]) -> Drawn:
-    """A picture for each panel, three in a row, of the first seed."""
-    from matplotlib import pyplot
-
-    from polyfed.report.print import STYLE
-
-    first = [one for one in shown if one.seed == min(each.seed for each in shown)]
-    down, rows = -(-len(first) // ACROSS), []
-    with pyplot.rc_context(STYLE):
-        figure, axes = pyplot.subplots(
-            down, ACROSS, figsize=(2.6 * ACROSS, 2.6 * down), squeeze=False, layout="constrained"
-        )
-        for place, spare in enumerate(axes.flat):
-            if place >= len(first):
-                spare.remove()
-                continue
-            one = first[place]
-            observed = int(one.found.arrays["observed"])
-            draw_plane(spare, one.found.arrays, observed, one.panel)
-            rows += rows_of_plane(one.panel, one.found.arrays, observed)
-    return Drawn(figure, rows)

@@ -1,21 +1,16 @@
 """MAP's Figure 6: what becomes of the proxies of observed and missing classes while a network is trained."""
 
-from collections.abc import Sequence
-from statistics import fmean
-
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from polyfed.papers.demos import Demo, DemoKeys, Drawn, Shown, demo, drawn
+from polyfed.papers.demos import Demo, DemoKeys, demo
 from polyfed.papers.demos.lone import lone_learner, mean_distance, mean_norm, proxies, rows_of
 from polyfed.parts.losses import cross_entropy
-from polyfed.report.charts import COUNT, Axis, Chart, Line, Panel
 
 NORMS, GRADIENTS, DISTANCES = ("observed", "missing"), ("observed gradient", "missing gradient"), ("O-O", "O-M", "M-M")
 TRACES = (*NORMS, *GRADIENTS, *DISTANCES)
-PANELS = {"norm of the proxies": NORMS, "norm of their gradients": GRADIENTS, "distance between proxies": DISTANCES}
 
 
 class Keys(DemoKeys):
@@ -62,21 +57,3 @@ def _statistics(rows: Tensor, gradient: Tensor | None, observed: int) -> dict[st
 
 def _numbers(one: dict[str, float]) -> dict[str, float]:
     return {**one, "M-M over O-O": one["M-M"] / one["O-O"]}
-
-
-@training.drawing
-def draw(shown: Sequence[Shown]) -> Drawn:
-    """Three panels over epochs: norms, norms of gradients, distances; the mean over seeds."""
-    panels = []
-    for title, names in PANELS.items():
-        marks = []
-        for tint, name in enumerate(names):
-            series = np.stack([one.found.arrays[name] for one in shown])
-            epochs = np.flatnonzero(~np.isnan(series).any(axis=0))
-            means = [fmean(series[:, epoch].tolist()) for epoch in epochs]
-            spread = [float(series[:, epoch].std(ddof=1)) if len(series) > 1 else 0.0 for epoch in epochs]
-            colour = tint if len(names) == len(NORMS) else len(NORMS) + tint
-            label = name.removesuffix(" gradient")
-            marks.append(Line(label, colour, epochs.astype(float).tolist(), means, spread, [len(series)] * len(means)))
-        panels.append(Panel(title, Axis("epoch", "epoch", COUNT), Axis("", "value"), marks))
-    return drawn(Chart("proxy-training", "Proxies while a network is trained", "Figure 6", panels))

@@ -1,15 +1,13 @@
 """MAP's Figure 7: accuracy on some classes, by a network trained on these alone and by one trained on all."""
 
 from collections.abc import Sequence
-from statistics import fmean, stdev
 
 from pydantic import Field
 
 from polyfed.config import Tree
-from polyfed.papers.demos import Demo, DemoKeys, Drawn, Shown, demo, drawn
+from polyfed.papers.demos import Demo, DemoKeys, demo
 from polyfed.papers.demos.lone import lone_learner, of_first, share_right
 from polyfed.parts.losses import cross_entropy
-from polyfed.report.charts import PERCENT, Axis, Bars, Chart, Panel
 
 ALL = 100
 ALONE, AMONG_ALL, GAP = "trained on the targets", "trained on all classes", "gap"
@@ -52,17 +50,3 @@ def _accuracies(seed: int, experiment: Tree, trained: int, asked: Sequence[int])
     client.fit(cross_entropy)
     test = world.federation.global_test
     return {many: share_right(client.model, of_first(test, many), ALL) for many in asked}
-
-
-@targets.drawing
-def draw(shown: Sequence[Shown]) -> Drawn:
-    """Two bars for each number of targeted classes."""
-    rows = list(shown[0].found.numbers)
-    marks = []
-    for tint, name in enumerate((ALONE, AMONG_ALL)):
-        values = [[one.found.numbers[row][name] / 100 for one in shown] for row in rows]
-        spread = [stdev(each) if len(each) > 1 else 0.0 for each in values]
-        marks.append(Bars(name, tint, [float(at) for at in range(len(rows))], [fmean(v) for v in values], spread))
-    x = Axis("targeted classes", "targets", names=[row.removesuffix(" classes") for row in rows])
-    panel = Panel("", x, Axis("accuracy on the targeted classes", "accuracy", PERCENT), marks)
-    return drawn(Chart("targets", "Accuracy on targeted classes", "Figure 7", [panel]))
