@@ -85,6 +85,8 @@ def test_where_data_lie_and_how_often_is_saved_makes_no_other_experiment(tmp_pat
         ('{"FedPer is best": "N', '{"FedPer is bst": "N', "findings names 'FedPer is bst'"),
         ("demo: tail", "note: nothing", "either rows or a demo"),
         ("reads: {GA:", "reads: {AG:", "a row's reads names 'AG'"),
+        ("  columns: {GA", '  averages: {both: ["alpha 3"]}\n  columns: {GA', "averages names 'alpha 3'"),
+        ("  columns: {GA", '  averages: {"alpha 1": []}\n  columns: {GA', "an average has the name of a panel"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path: Path, before: str, after: str, sentence: str) -> None:

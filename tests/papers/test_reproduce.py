@@ -129,7 +129,8 @@ def test_the_command_lists_runs_and_writes(tiny: Path, cli: Cli) -> None:
     (tiny / "results").mkdir()
     before = {entry["id"]: entry for entry in json.loads(cli("reproduce", "--json").out)}
     assert before["tiny.table1"]["data"] == {"digits": True}
-    assert before["tiny.table1"]["scales"]["cpu"] == {"cells": 10, "done": 0, "stale": 0, "minutes": None}
+    nothing = {"done": 0, "stale": 0, "without_data": 0, "minutes": None}
+    assert before["tiny.table1"]["scales"]["cpu"] == {"cells": 10, **nothing}
     told = cli("reproduce", "tiny", "--seeds", "1", "--out", "out", "--jobs", "1", "--json", "--quiet")
     assert told.code == 0, told.err
     assert [one["done"] for one in json.loads(told.out)] == [5, 1, 2]

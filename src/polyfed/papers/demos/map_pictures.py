@@ -21,12 +21,12 @@ TOLD = dict(zip(STAGES, ("downloaded", "trained on classes 0 to 4", "aggregated"
 
 @plane.drawing
 def draw_proxies(shown: Sequence[Shown]) -> Drawn:
-    """A picture for each panel, three in a row, of the first seed."""
+    """A picture for each panel, three in a row, of the first seed whose features are not all zero."""
     from matplotlib import pyplot
 
     from polyfed.report.print import STYLE
 
-    first = [one for one in shown if one.seed == min(each.seed for each in shown)]
+    first = [_alive([one for one in shown if one.panel == panel]) for panel in dict.fromkeys(s.panel for s in shown)]
     down = -(-len(first) // ACROSS)
     rows: list[Mapping[str, Any]] = []
     with pyplot.rc_context(STYLE):
@@ -42,6 +42,12 @@ def draw_proxies(shown: Sequence[Shown]) -> Drawn:
             draw_plane(spare, one.found.arrays, observed, one.panel)
             rows += rows_of_plane(one.panel, one.found.arrays, observed)
     return Drawn(figure, rows)
+
+
+def _alive(shown: Sequence[Shown]) -> Shown:
+    """The first whose features are not all zero, as they are where both ReLUs died."""
+    ordered = sorted(shown, key=lambda one: one.seed)
+    return next((one for one in ordered if one.found.arrays["features"].any()), ordered[0])
 
 
 @training.drawing

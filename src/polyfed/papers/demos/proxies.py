@@ -44,5 +44,6 @@ def plane(seed: int, keys: Keys) -> Demo:
         for name, part in parts.items()
         if part.any()
     }
+    numbers["observed"]["share of features at zero"] = float((features == 0).all(axis=1).mean())
     counted = torch.tensor(float(keys.observed))
     return Demo(numbers, {"features": features, "labels": labels, "proxies": rows.numpy(), "observed": counted.numpy()})
