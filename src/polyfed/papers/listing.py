@@ -4,15 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from polyfed.config import registry_of
-from polyfed.errors import PolyfedError
+from polyfed.papers.at_hand import data_of, is_here, with_data
 from polyfed.papers.calibrate import Calibration, at_once
-from polyfed.papers.cell import PaperCell, cells_of
+from polyfed.papers.cell import cells_of
 from polyfed.papers.found import ItemFound
 from polyfed.papers.recipe import Item
 from polyfed.papers.store import Store
-
-ALWAYS_HERE = ("digits", "arrays")
 
 
 @dataclass(frozen=True)
@@ -54,46 +51,16 @@ def _at_scale(item: Item, scale: str, store: Store, calibration: Calibration, me
     cells = cells_of(item, scale)
     found = ItemFound.of(item, scale, cells, store)
     left = minutes_left(found, calibration, measure)
-    absent = len(found.missing) - len(_with_data(found.missing))
+    absent = len(found.missing) - len(with_data(found.missing))
     return AtScale(scale, len(cells), len(found.current), len(found.stale), left, absent)
 
 
 def minutes_left(found: ItemFound, calibration: Calibration, measure: bool = False) -> float | None:
     """Minutes of this machine that the missing cells take: by finished cells of their panels, else by calibration."""
-    each = [found.minutes_of(cell) or calibration.minutes(cell, measure) for cell in _with_data(found.left)]
+    each = [found.minutes_of(cell) or calibration.minutes(cell, measure) for cell in with_data(found.left)]
     if any(minutes is None for minutes in each) or (found.missing and not each):
         return None
     return at_once(sum(minutes or 0.0 for minutes in each))
-
-
-def _with_data(cells: Sequence[PaperCell]) -> list[PaperCell]:
-    """The cells whose data are here."""
-    here = {name: is_here(name) for name in {name for cell in cells for name in _data_names(cell)}}
-    return [cell for cell in cells if all(here[name] for name in _data_names(cell))]
-
-
-def _data_names(cell: PaperCell) -> list[str]:
-    if cell.item.needs or cell.item.demo:
-        return list(cell.item.needs)
-    return [str(cell.tree.get("data", {"name": "digits"})["name"])]
-
-
-def data_of(item: Item) -> list[str]:
-    """The data sets an item needs."""
-    cells = [cell for scale in item.scales for cell in cells_of(item, scale, seeds=1)]
-    return list(dict.fromkeys(name for cell in cells for name in _data_names(cell)))
-
-
-def is_here(name: str) -> bool:
-    """Whether there are files where a data set is looked for; whether they are complete is seen when they are read."""
-    if name in ALWAYS_HERE:
-        return True
-    try:
-        source = registry_of("data").build({"name": name}, "data")
-    except PolyfedError:
-        return False
-    folders = source.folders() if hasattr(source, "folders") else [source.home()]
-    return any(folder.is_dir() and any(folder.iterdir()) for folder in folders)
 
 
 # ---- in words
