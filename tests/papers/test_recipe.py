@@ -61,6 +61,12 @@ def test_a_row_may_stand_in_some_panels_only(tmp_path: Path) -> None:
     assert len(cells) == 2 * (3 + 2)
     assert {cell.panel for cell in cells if cell.row == "FedAvg, tuned"} == {"alpha 1"}
     assert len(cells_of(item(room(tmp_path)), "cpu", 1, only="ALPHA 9", rows="per")) == 1
+    either = cells_of(item(room(tmp_path)), "cpu", 1, only="alpha 1|alpha 9", rows="tuned|PER")
+    assert [(cell.panel, cell.row) for cell in either] == [
+        ("alpha 1", "FedAvg, tuned"),
+        ("alpha 1", "FedPer"),
+        ("alpha 9", "FedPer"),
+    ]
 
 
 def test_where_data_lie_and_how_often_is_saved_makes_no_other_experiment(tmp_path: Path) -> None:
