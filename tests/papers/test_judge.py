@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tiny_paper import fill, item, room
+from tiny_paper import TINY, fill, item, room
 
 from polyfed.papers.cell import cells_of
 from polyfed.papers.found import ItemFound
@@ -99,3 +99,21 @@ def test_panels_values_and_lower_numbers(tmp_path: Path) -> None:
     ]
     words = [verdict.word for verdict in _found(tmp_path, numbers, claims).verdicts]
     assert words == [HOLDS, FAILS, HOLDS, FAILS]  # below 45 in one panel, above it in the other
+
+
+def test_an_average_is_over_seeds_that_all_panels_have(tmp_path: Path) -> None:
+    text = TINY.replace("  columns: {GA", "  averages: {both: []}\n  columns: {GA", 1)
+    text = text.replace("column: PA, expected: F}", "column: PA, expected: F, panels: both}")
+    text = text.replace('{"alpha 1": {FedAvg: [30.5, null]}}', "{both: {FedAvg: [null, 30.0]}}")
+    given = item(room(tmp_path / "recipes", text))
+    store, cells = Store(tmp_path / "store"), cells_of(given, "cpu")
+    fill(store, cells, {("alpha 1", "FedAvg", s): (0.2, 0.2) for s in (0, 1)})
+    fill(store, cells, {("alpha 9", "FedAvg", 0): (0.4, 0.6)})
+    found = ItemFound.of(given, "cpu", cells, store)
+    spot = ("both", "FedAvg", "PA")
+    assert found.numbers(spot) == {0: pytest.approx(30.0)}
+    assert found.numbers(spot, end=True) == {0: pytest.approx(40.0)}
+    (line,) = [line for line in found.lines if (line.panel, line.row, line.column) == spot]
+    assert line.difference == pytest.approx(10.0)
+    assert "FedAvg, tuned" not in {line.row for line in found.lines if line.panel == "both"}
+    assert found.verdicts[0].word == UNMEASURED

@@ -63,6 +63,12 @@ def test_a_row_may_stand_in_some_panels_only(tmp_path: Path) -> None:
     assert len(cells) == 2 * (3 + 2)
     assert {cell.panel for cell in cells if cell.row == "FedAvg, tuned"} == {"alpha 1"}
     assert len(cells_of(item(room(tmp_path)), "cpu", 1, only="ALPHA 9", rows="per")) == 1
+    either = cells_of(item(room(tmp_path)), "cpu", 1, only="alpha 1|alpha 9", rows="tuned|PER")
+    assert [(cell.panel, cell.row) for cell in either] == [
+        ("alpha 1", "FedAvg, tuned"),
+        ("alpha 1", "FedPer"),
+        ("alpha 9", "FedPer"),
+    ]
 
 
 def test_where_data_lie_and_how_often_is_saved_makes_no_other_experiment(tmp_path: Path) -> None:
@@ -87,6 +93,8 @@ def test_where_data_lie_and_how_often_is_saved_makes_no_other_experiment(tmp_pat
         ('{"FedPer is best": "N', '{"FedPer is bst": "N', "findings names 'FedPer is bst'"),
         ("demo: tail", "note: nothing", "either rows or a demo"),
         ("reads: {GA:", "reads: {AG:", "a row's reads names 'AG'"),
+        ("  columns: {GA", '  averages: {both: ["alpha 3"]}\n  columns: {GA', "averages names 'alpha 3'"),
+        ("  columns: {GA", '  averages: {"alpha 1": []}\n  columns: {GA', "an average has the name of a panel"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path: Path, before: str, after: str, sentence: str) -> None:

@@ -124,12 +124,25 @@ def test_a_failed_cell_is_named_and_judged_without(tiny: Path, cli: Cli) -> None
     assert "1 cells failed; try them again with: polyfed reproduce tiny.table1" in said.err
 
 
+def test_what_has_no_data_is_left_out_and_said(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYFED_DATA", str(tiny / "nothing"))
+    room(tiny / "recipes", TINY.replace("{keys: {split.alpha: 9.0}}", "{keys: {data.name: cinic10}}"))
+    (nothing,) = _go(tiny, only="alpha 9", seeds=1)
+    ((where, why),) = nothing.failures.items()
+    assert where == "tiny.table1 (cpu)"
+    assert "2 cells are left out, because cinic10 is not here: `polyfed data get cinic10`" in str(why)
+    (both,) = _go(tiny, rows="FedPer", seeds=1)
+    assert [cell.panel for cell in both.missing] == ["alpha 9"]
+    assert not both.failures
+
+
 def test_the_command_lists_runs_and_writes(tiny: Path, cli: Cli) -> None:
     """The list, a run with its files, and the list afterwards; the store is ./results where that is there."""
     (tiny / "results").mkdir()
     before = {entry["id"]: entry for entry in json.loads(cli("reproduce", "--json").out)}
     assert before["tiny.table1"]["data"] == {"digits": True}
-    assert before["tiny.table1"]["scales"]["cpu"] == {"cells": 10, "done": 0, "stale": 0, "minutes": None}
+    nothing = {"done": 0, "stale": 0, "without_data": 0, "minutes": None}
+    assert before["tiny.table1"]["scales"]["cpu"] == {"cells": 10, **nothing}
     told = cli("reproduce", "tiny", "--seeds", "1", "--out", "out", "--jobs", "1", "--json", "--quiet")
     assert told.code == 0, told.err
     assert [one["done"] for one in json.loads(told.out)] == [5, 1, 2]

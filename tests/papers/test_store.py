@@ -114,3 +114,13 @@ def test_words_in_a_source_change_nothing() -> None:
     worded = '"""Module."""\n\ndef f(x):\n    """Doc."""\n    # why\n    return x\n'
     assert sources.meaning_of(worded) == sources.meaning_of(tree)
     assert sources.meaning_of("def f(x):\n    return -x\n") != sources.meaning_of(tree)
+
+
+def test_a_row_can_keep_what_the_picture_of_another_item_needs(tmp_path: Path) -> None:
+    kept = TINY.replace("FedPer: {keys: {method: fedper},", "FedPer: {keys: {method: fedper}, keeps: [clients],")
+    cell = next(c for c in cells_of(item(room(tmp_path / "recipes", kept)), "cpu") if c.row == "FedPer")
+    store = Store(tmp_path / "store")
+    store.put(cell, stored(cell, 0.5, 0.5))
+    assert store.current(cell) is None
+    store.put(cell, stored(cell, 0.5, 0.5, kept={"clients": [0.5]}))
+    assert store.current(cell) is not None

@@ -91,7 +91,10 @@ def slug(name: str) -> str:
 
 
 def cells_of(item: Item, scale: str, seeds: int | None = None, only: str = "", rows: str = "") -> list[PaperCell]:
-    """The cells of an item at a scale, seeds outermost; `only` and `rows` are texts in the names of panels and rows."""
+    """The cells of an item at a scale, seeds outermost; `only` and `rows` are texts in the names of panels and rows.
+
+    `A|B` takes the names with either text.
+    """
     if scale not in item.scales:
         raise UsageError(f"{item.id} has no scale '{scale}'; it has {', '.join(item.scales)}")
     count = seeds if seeds is not None else item.scales[scale].seeds
@@ -99,8 +102,12 @@ def cells_of(item: Item, scale: str, seeds: int | None = None, only: str = "", r
         PaperCell(item, scale, panel, row, seed)
         for seed in range(count)
         for panel, row in _places(item)
-        if only.casefold() in panel.casefold() and rows.casefold() in row.casefold()
+        if _has_text(panel, only) and _has_text(row, rows)
     ]
+
+
+def _has_text(name: str, texts: str) -> bool:
+    return any(text.strip() in name.casefold() for text in texts.casefold().split("|"))
 
 
 def _places(item: Item) -> Iterator[tuple[str, str]]:

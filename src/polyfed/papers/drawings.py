@@ -3,59 +3,26 @@
 A kind of `polyfed figure` (holdings, clusters, ...) needs the runs themselves, and is drawn where they still lie.
 """
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from polyfed.comparison.folder import is_comparison
 from polyfed.errors import DataError, UsageError, did_you_mean
-from polyfed.files import write_file
 from polyfed.papers.cell import slug
 from polyfed.papers.demos import Drawn, Shown, demo_of
 from polyfed.papers.found import ItemFound
+from polyfed.papers.image import Picture, as_csv
 from polyfed.papers.several import lines_of
 from polyfed.report.charts import COUNT, NUMBER, PERCENT, POINTS, Axis, Bars, Chart, Dots, Histogram, Line, Mark, Panel
 from polyfed.report.kinds import KINDS
 from polyfed.report.kinds import draw as draw_runs
 from polyfed.report.runs import Selection, select
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 BINS = 20
-DPI = 110
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture and its data."""
-
-    figure: "Figure"
-    table: str  # CSV
-
-    def png(self) -> bytes:
-        """The picture as a PNG file; the same picture gives the same bytes."""
-        content = io.BytesIO()
-        self.figure.savefig(content, format="png", dpi=DPI, metadata={"Software": None}, bbox_inches="tight")
-        return content.getvalue()
-
-    def save(self, path: Path) -> Path:
-        """Write the PNG, and its data beside it; where the data are."""
-        write_file(path, self.png())
-        write_file(path.with_suffix(".csv"), self.table.encode())
-        return path.with_suffix(".csv")
-
-    def close(self) -> None:
-        """Free the figure."""
-        from matplotlib import pyplot
-
-        pyplot.close(self.figure)
 
 
 def picture(found: ItemFound, runs: Path | None = None) -> Picture | None:
@@ -82,15 +49,6 @@ def _printed(chart: Chart) -> Picture:
 
     with pyplot.rc_context(STYLE):
         return Picture(drawing(chart.written()), chart.frame().to_csv(index=False, lineterminator="\n"))
-
-
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows with the same keys as a CSV file."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def chart_of(found: ItemFound, runs: Path | None = None) -> Chart:

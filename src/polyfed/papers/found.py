@@ -74,17 +74,24 @@ class ItemFound:
         """What the finished cells took; an experiment that stands in several places counts once."""
         return sum({cell.identity: found.minutes for cell, found in self.current.items()}.values())
 
-    @property
-    def minutes_left(self) -> float | None:
-        """What the missing cells will take, judged by finished ones of the same row or item; None without any."""
-        if not self.current:
-            return None
-        rows: dict[str, list[float]] = {}
+    @cached_property
+    def _taken(self) -> dict[tuple[str, str], list[float]]:
+        """What finished cells took, by panel and row, and by panel alone."""
+        taken: dict[tuple[str, str], list[float]] = {}
         for cell, found in self.current.items():
-            rows.setdefault(cell.row, []).append(found.minutes)
-        usual = fmean(found.minutes for found in self.current.values())
-        open_cells = {cell.identity: cell for cell in self.missing}.values()
-        return sum(fmean(rows.get(cell.row, [usual])) for cell in open_cells)
+            for place in ((cell.panel, cell.row), (cell.panel, "")):
+                taken.setdefault(place, []).append(found.minutes)
+        return taken
+
+    def minutes_of(self, cell: PaperCell) -> float | None:
+        """What a cell will take, judged by finished ones of its panel, of the same row if there are; None without."""
+        known = self._taken.get((cell.panel, cell.row)) or self._taken.get((cell.panel, ""))
+        return fmean(known) if known else None
+
+    @property
+    def left(self) -> list[PaperCell]:
+        """The missing cells, each experiment once."""
+        return list({cell.identity: cell for cell in self.missing}.values())
 
     @property
     def seeds(self) -> int:
@@ -189,8 +196,9 @@ class ItemFound:
         return f" {found}" if found else ""
 
     def _rest(self) -> str:
-        left = self.minutes_left
-        about = f", about {left:.0f} minutes" if left is not None else ""
+        known = [minutes for minutes in map(self.minutes_of, self.left) if minutes is not None]
+        some = f" for {len(known)} of them" if len(known) < len(self.left) else ""
+        about = f", about {sum(known):.0f} minutes of one core{some}" if known else ""
         return f"- Not done: {len(self.missing)} cells{about}: `{self.command()}`"
 
     def table(self) -> str:

@@ -1,6 +1,7 @@
 """Whether a paper's claims hold: paired differences over seeds with their t interval, and no more than they say."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -80,12 +81,13 @@ class Verdict:
 
     def in_words(self) -> str:
         """What is expected, what came out, and the weakest pair's intervals."""
-        measured = sum(pair.third.seeds > 0 for pair in self.pairs)
+        words = Counter(pair.third.word(self.claim.within) for pair in self.pairs)
         said = f"({self.claim.expected}) **{self.word}**"
         pair = self.weakest
         if pair is None:
             return said
-        which = f"of {len(self.pairs)} pairs ({measured} measured) the weakest, " if len(self.pairs) > 1 else ""
+        each = ", ".join(f"{words[word]} {word}" for word in (HOLDS, FAILS, UNDECIDED, UNMEASURED) if words[word])
+        which = f"of {len(self.pairs)} pairs {each}; the weakest, " if len(self.pairs) > 1 else ""
         return f"{said}: {which}{_named(pair)} {pair.third.in_words()}; at the end {pair.end.in_words()}"
 
 

@@ -4,26 +4,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from polyfed.config import registry_of
-from polyfed.errors import PolyfedError
+from polyfed.papers.at_hand import data_of, is_here, with_data
 from polyfed.papers.calibrate import Calibration, at_once
 from polyfed.papers.cell import cells_of
 from polyfed.papers.found import ItemFound
 from polyfed.papers.recipe import Item
 from polyfed.papers.store import Store
 
-ALWAYS_HERE = ("digits", "arrays")
-
 
 @dataclass(frozen=True)
 class AtScale:
-    """An item at one scale: its cells, those that are done and stale, and minutes that the rest will take."""
+    """An item at one scale: its cells, those that are done and stale, and minutes that the rest will take.
+
+    Cells whose data are not here cannot be run; they are counted, and are in no minutes.
+    """
 
     scale: str
     cells: int
     done: int
     stale: int
     minutes: float | None
+    without_data: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def entries(items: Sequence[Item], store: Store, calibration: Calibration, measu
 
 def _entry(item: Item, store: Store, calibration: Calibration, measure: bool) -> Entry:
     data = {name: is_here(name) for name in data_of(item)}
-    scales = [_at_scale(item, scale, store, calibration, measure and all(data.values())) for scale in item.scales]
+    scales = [_at_scale(item, scale, store, calibration, measure) for scale in item.scales]
     return Entry(item, data, scales)
 
 
@@ -50,43 +51,16 @@ def _at_scale(item: Item, scale: str, store: Store, calibration: Calibration, me
     cells = cells_of(item, scale)
     found = ItemFound.of(item, scale, cells, store)
     left = minutes_left(found, calibration, measure)
-    return AtScale(scale, len(cells), len(found.current), len(found.stale), left)
+    absent = len(found.missing) - len(with_data(found.missing))
+    return AtScale(scale, len(cells), len(found.current), len(found.stale), left, absent)
 
 
 def minutes_left(found: ItemFound, calibration: Calibration, measure: bool = False) -> float | None:
-    """Minutes of this machine that the missing cells take: by finished cells of the item, else by calibration."""
-    if not found.missing:
-        return 0.0
-    known = found.minutes_left
-    if known is None:
-        open_cells = {cell.identity: cell for cell in found.missing}.values()
-        each = [calibration.minutes(cell, measure) for cell in open_cells]
-        if any(minutes is None for minutes in each):
-            return None
-        known = sum(minutes or 0.0 for minutes in each)
-    return at_once(known)
-
-
-def data_of(item: Item) -> list[str]:
-    """The data sets an item needs."""
-    if item.needs:
-        return list(item.needs)
-    if item.demo:
-        return []
-    cells = [cell for scale in item.scales for cell in cells_of(item, scale, seeds=1)]
-    return list(dict.fromkeys(str(cell.tree.get("data", {"name": "digits"})["name"]) for cell in cells))
-
-
-def is_here(name: str) -> bool:
-    """Whether there are files where a data set is looked for; whether they are complete is seen when they are read."""
-    if name in ALWAYS_HERE:
-        return True
-    try:
-        source = registry_of("data").build({"name": name}, "data")
-    except PolyfedError:
-        return False
-    folders = source.folders() if hasattr(source, "folders") else [source.home()]
-    return any(folder.is_dir() and any(folder.iterdir()) for folder in folders)
+    """Minutes of this machine that the missing cells take: by finished cells of their panels, else by calibration."""
+    each = [found.minutes_of(cell) or calibration.minutes(cell, measure) for cell in with_data(found.left)]
+    if any(minutes is None for minutes in each) or (found.missing and not each):
+        return None
+    return at_once(sum(minutes or 0.0 for minutes in each))
 
 
 # ---- in words
@@ -119,7 +93,8 @@ def _data(entry: Entry) -> str:
 def _scale_words(one: AtScale) -> str:
     minutes = "–" if one.minutes is None else "under 1" if 0 < one.minutes < 1 else f"{one.minutes:.0f}"
     stale = f", {one.stale} stale" if one.stale else ""
-    return f"{one.scale}: {one.done} of {one.cells} cells done{stale}, about {minutes} minutes left"
+    absent = f", {one.without_data} without data here" if one.without_data else ""
+    return f"{one.scale}: {one.done} of {one.cells} cells done{stale}{absent}, about {minutes} minutes left"
 
 
 def as_json(listed: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -131,7 +106,13 @@ def as_json(listed: Sequence[Entry]) -> list[dict[str, Any]]:
             "place": entry.item.place,
             "data": entry.data,
             "scales": {
-                one.scale: {"cells": one.cells, "done": one.done, "stale": one.stale, "minutes": one.minutes}
+                one.scale: {
+                    "cells": one.cells,
+                    "done": one.done,
+                    "stale": one.stale,
+                    "without_data": one.without_data,
+                    "minutes": one.minutes,
+                }
                 for one in entry.scales
             },
         }

@@ -13,8 +13,9 @@ from polyfed.comparison.run import run_cells
 from polyfed.comparison.standing import Onlooker, State, States
 from polyfed.config import Tree
 from polyfed.engine.threads import threads
-from polyfed.errors import Interrupted, PolyfedError
+from polyfed.errors import DataError, Interrupted, PolyfedError
 from polyfed.measure.watch import Watch
+from polyfed.papers.at_hand import data_names, is_here, with_data
 from polyfed.papers.cell import PaperCell, cells_of, slug
 from polyfed.papers.demos import demo_of
 from polyfed.papers.found import ItemFound
@@ -61,12 +62,25 @@ def run_missing(
 ) -> dict[str, PolyfedError]:
     """Run the cells that the store has not, each experiment once; return what failed, by the names of cells."""
     missing = {cell.identity: cell for cell in reversed(cells) if store.current(cell) is None}
-    todo = [cell for cell in cells if missing.get(cell.identity) is cell]
+    wanted = [cell for cell in cells if missing.get(cell.identity) is cell]
+    todo = with_data(wanted)
+    absent = _without_data([cell for cell in wanted if cell not in todo])
+    if absent and todo:
+        watch.say(absent)  # the others are run all the same
     if not todo:
-        return {}
+        return {f"{wanted[0].item.id} ({wish.scale})": DataError(absent)} if absent else {}
     if todo[0].item.demo:
         return _run_demos(todo, store, watch, until)
     return _run_grid(todo, wish, store, out, watch, until)
+
+
+def _without_data(cells: Sequence[PaperCell]) -> str:
+    """What is left out for want of data, in a sentence; nothing where nothing is."""
+    names = list(dict.fromkeys(name for cell in cells for name in data_names(cell) if not is_here(name)))
+    if not names:
+        return ""
+    cure = " and ".join(f"`polyfed data get {name}`" for name in names)
+    return f"{len(cells)} cells are left out, because {', '.join(names)} is not here: {cure} brings it, or says how"
 
 
 def _run_demos(todo: Sequence[PaperCell], store: Store, watch: Watch, until: float | None) -> dict[str, PolyfedError]:

@@ -15,14 +15,16 @@ from polyfed.registry import specs_in
 ROOT = Path(polyfed.__file__).parent
 ALWAYS = ("polyfed.parts.fit", "polyfed.parts.steps", "polyfed.data.split", "polyfed.data.longtail")
 # imports are followed into these rooms; what only reads, writes, runs or shows changes no number
-FOLLOWED = ("polyfed.methods", "polyfed.parts", "polyfed.models", "polyfed.threats", "polyfed.params", "polyfed.data")
+ROOMS = ("polyfed.methods", "polyfed.parts", "polyfed.models", "polyfed.threats", "polyfed.params", "polyfed.data")
+FOLLOWED = (*ROOMS, "polyfed.papers.demos")
 LEFT_OUT = ("polyfed.data.sources", "polyfed.data.inputs")
 
 
 def sources_of(cell: PaperCell) -> str:
     """The hash of all sources that a cell's numbers depend on."""
     if cell.item.demo:
-        return _hash(frozenset({demo_of(cell.item.demo).function.__module__, *ALWAYS}))
+        demo = demo_of(cell.item.demo)
+        return _hash(frozenset({demo.function.__module__, *demo.uses, *ALWAYS}))
     return config_sources(cell.config)
 
 

@@ -13,8 +13,9 @@ A file of this folder registers one demo with a pydantic model of its keys, the 
     @proxies.drawing
     def draw(shown: Sequence[Shown]) -> Drawn: ...
 
-The function is deterministic and draws its chance from polyfed.rng. Its numbers are judged; its arrays, rounded to four
-digits and small, are for its drawing alone. A demo without a drawing of its own is drawn as bars of its numbers.
+A drawing in a file of its own may change without making stored numbers stale, because only what the function's file
+imports counts. The function is deterministic and draws its chance from polyfed.rng. Its numbers are judged; its arrays,
+rounded to four digits and small, are for its drawing alone. A demo without a drawing is drawn as bars of its numbers.
 """
 
 import importlib
@@ -32,6 +33,8 @@ from polyfed.registry import Typed, explain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from polyfed.report.charts import Chart
 
 
 class DemoKeys(Typed):
@@ -71,6 +74,16 @@ class Drawn:
 Drawing = Callable[[Sequence[Shown]], Drawn]
 
 
+def drawn(chart: "Chart") -> Drawn:
+    """A chart in print."""
+    from matplotlib import pyplot
+
+    from polyfed.report.print import STYLE, drawing
+
+    with pyplot.rc_context(STYLE):
+        return Drawn(drawing(chart.written()), chart.frame().to_dict("records"))
+
+
 @dataclass(eq=False)
 class Experiment(Generic[K]):
     """A registered demo."""
@@ -78,6 +91,7 @@ class Experiment(Generic[K]):
     name: str
     keys: type[K]
     function: Callable[[int, K], Demo]
+    uses: tuple[str, ...] = ()  # modules its numbers depend on and that it does not import: models it names
     draw: Drawing | None = None
 
     def __call__(self, seed: int, given: Tree) -> Demo:
@@ -101,11 +115,11 @@ class Experiment(Generic[K]):
 _demos: dict[str, Experiment[Any]] = {}
 
 
-def demo(name: str, keys: type[K]) -> Callable[[Callable[[int, K], Demo]], Experiment[K]]:
-    """Decorator: this function is the demo of that name."""
+def demo(name: str, keys: type[K], uses: tuple[str, ...] = ()) -> Callable[[Callable[[int, K], Demo]], Experiment[K]]:
+    """Decorator: this function is the demo of that name; `uses` are modules behind names in its experiments."""
 
     def enter(function: Callable[[int, K], Demo]) -> Experiment[K]:
-        made = Experiment(name, keys, function)
+        made = Experiment(name, keys, function, uses)
         _demos[name] = made
         return made
 
