@@ -68,6 +68,8 @@ def test_krum_scores_and_tie() -> None:
     assert robust.krum_scores(gram(ROWS), 2).tolist() == [5, 2, 2, 5, 18625]
     assert robust.krum(gram(ROWS), 1).tolist() == [0, 1, 0, 0, 0]  # ids 1 and 2 tie
     assert judged("krum", ROWS, f=1).suspects == [0, 2, 3, 4]
+    # with one neighbour more the third row would win
+    assert robust.krum(gram((0.0, 0.0, 1.0, 5.0, 6.0)), 1).tolist() == [1, 0, 0, 0, 0]
 
 
 def test_nearest_neighbours() -> None:
