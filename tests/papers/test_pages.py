@@ -57,6 +57,11 @@ def _filled(tmp_path: Path, figure: dict[str, object]) -> ItemFound:
             12,
             {"change", "name"},
         ),
+        (
+            {"kind": "lines-of", "y": "PA", "options": {"of": {"mu": {"FedAvg": 0, "FedPer": 1}}}},
+            4,
+            {"mu", "PA"},
+        ),
         ({"kind": "class-recalls", "options": {"keeps": ["classes"]}}, 10, {"class", "recall", "series"}),
     ],
     ids=lambda value: value["kind"] if isinstance(value, dict) else "",
@@ -77,7 +82,7 @@ def test_every_kind_is_drawn_with_its_data(
 
 
 def test_all_kinds_are_tried_above() -> None:
-    assert set(DRAWINGS) == {"curves", "bars", "scatter", "lines", "histogram", "class-recalls"}
+    assert set(DRAWINGS) == {"curves", "bars", "scatter", "lines", "lines-of", "histogram", "class-recalls"}
 
 
 def test_a_kind_of_runs_needs_them_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
