@@ -12,7 +12,7 @@ from polyfed.parts.average import average, shares
 from polyfed.parts.chunks import in_chunks, ranges
 from polyfed.parts.k_means import k_means, silhouette
 
-PAIRED = 128  # rows whose products are taken together
+PAIRED = 64  # rows whose products are taken together: of 100 rows a quarter of the pairs is then saved
 CHUNKS = 16  # chunks of the columns of a Gram matrix, which are summed separately
 SHORTEST = 1e-37  # the length of the shortest update that has a direction in float32
 ALIKE = 1e-6  # updates whose distance is not above this differ only by rounding in float32

@@ -39,15 +39,19 @@ def clipped_sum(fit: "Fit", batch: Batch, clip: float) -> ClippedSum:
     if fit.trained.own:
         raise UsageError("a private step trains a slice of the model, and this fit trains tensors beside it")
     size = max(1, MOST // (4 * max(1, sum(p.numel() for p in fit.parameters))))
-    total = ClippedSum([torch.zeros_like(p) for p in fit.values], *(batch.y.new_zeros(0, dtype=torch.float32),) * 2)
+    total: ClippedSum | None = None  # the usual batch is one piece, and its sum is taken as it is
     for start in range(0, len(batch), size):
         here = slice(start, start + size)
         part = Batch(batch.model, batch.x[here], batch.y[here], batch.index[here], batch.on)
         found = _kept_books(fit, part, clip) or _one_by_one(fit, part, clip)
-        torch._foreach_add_(total.sums, found.sums)
-        total.losses = torch.cat([total.losses, found.losses])
-        total.lengths = torch.cat([total.lengths, found.lengths])
-    return total
+        total = found if total is None else _joined(total, found)
+    nobody = batch.y.new_zeros(0, dtype=torch.float32)
+    return total or ClippedSum([torch.zeros_like(p) for p in fit.values], nobody, nobody)
+
+
+def _joined(one: ClippedSum, other: ClippedSum) -> ClippedSum:
+    torch._foreach_add_(one.sums, other.sums)
+    return ClippedSum(one.sums, torch.cat([one.losses, other.losses]), torch.cat([one.lengths, other.lengths]))
 
 
 def _factors(lengths: Tensor, clip: float) -> Tensor:
