@@ -53,6 +53,15 @@ def _filled(tmp_path: Path, figure: dict[str, object]) -> ItemFound:
             {"alpha", "PA"},
         ),
         (
+            {
+                "kind": "lines-of",
+                "y": "PA",
+                "options": {"of": {"alpha": {"alpha 1": 1, "alpha 9": 9}, "a": {"alpha 1": 1}}},
+            },
+            8,
+            {"alpha", "a", "PA"},
+        ),
+        (
             {"kind": "histogram", "options": {"better": "FedPer", "than": "FedAvg", "keeps": ["clients"]}},
             12,
             {"change", "name"},
@@ -77,7 +86,7 @@ def test_every_kind_is_drawn_with_its_data(
 
 
 def test_all_kinds_are_tried_above() -> None:
-    assert set(DRAWINGS) == {"curves", "bars", "scatter", "lines", "histogram", "class-recalls"}
+    assert set(DRAWINGS) == {"curves", "bars", "scatter", "lines", "lines-of", "histogram", "class-recalls"}
 
 
 def test_a_kind_of_runs_needs_them_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
