@@ -53,6 +53,15 @@ def _filled(tmp_path: Path, figure: dict[str, object]) -> ItemFound:
             {"alpha", "PA"},
         ),
         (
+            {
+                "kind": "lines-of",
+                "y": "PA",
+                "options": {"of": {"alpha": {"alpha 1": 1, "alpha 9": 9}, "a": {"alpha 1": 1}}},
+            },
+            8,
+            {"alpha", "a", "PA"},
+        ),
+        (
             {"kind": "histogram", "options": {"better": "FedPer", "than": "FedAvg", "keeps": ["clients"]}},
             12,
             {"change", "name"},

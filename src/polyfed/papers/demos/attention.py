@@ -30,8 +30,9 @@ from polyfed.rng import generator
 from polyfed.use.replay import restored
 
 USED = (MuPFLPaper,)  # its sources count for what is stored
+SQUARE = (0.0, 1.0, 0.0, 1.0)  # where pictures and the maps over them are drawn
 METHODS = {"FedAvg": "fedavg", "with BAVD": {"name": "mupfl-paper", "acmu": False, "pkcf": False}}
-LARGEST = 48  # pixels of a side that are kept for the picture
+PIXELS, CELLS = 28, 12  # of a side of a picture and of a map that are kept: a stored cell has to stay small
 
 
 class Keys(DemoKeys):
@@ -68,10 +69,10 @@ def attention(seed: int, keys: Keys) -> Demo:
         for name, run in runs.items():
             numbers[name], maps = _looked(_net(run), data, sets)
             for place, kind in enumerate(keys.kinds):
-                arrays[f"{kind}: {name}"] = _small(maps[kind][place])
+                arrays[f"{kind}: {name}"] = _small(maps[kind][place], CELLS)
         for place, kind in enumerate(keys.kinds):
             pixels = torch.from_numpy(sets[kind][0][place].astype(np.float32) / 255)
-            arrays[f"{kind}: picture"] = _small(pixels.mean(2))
+            arrays[f"{kind}: picture"] = _small(pixels.mean(2), PIXELS)
     return Demo(numbers, arrays)
 
 
@@ -137,10 +138,10 @@ def _looked(net: Net, data: Federation, sets: Mapping[str, Pictures]) -> tuple[d
     return numbers, maps
 
 
-def _small(values: Tensor) -> np.ndarray:
-    """At most so large as is kept, in steps of a hundredth."""
-    if max(values.shape) > LARGEST:
-        values = F.adaptive_avg_pool2d(values[None], (LARGEST, LARGEST))[0]
+def _small(values: Tensor, most: int) -> np.ndarray:
+    """At most so large, in steps of a hundredth."""
+    if max(values.shape) > most:
+        values = F.adaptive_avg_pool2d(values[None], (most, most))[0]
     return np.round(values.numpy().astype(float), 2)
 
 
@@ -159,9 +160,10 @@ def draw(shown: Sequence[Shown]) -> Drawn:
         figure, axes = pyplot.subplots(len(kinds), len(columns), figsize=size, squeeze=False, layout="constrained")
         for kind, row in zip(kinds, axes, strict=True):
             for what, spot in zip(columns, row, strict=True):
-                spot.imshow(arrays[f"{kind}: picture"], cmap="gray", vmin=0, vmax=1)
+                spot.imshow(arrays[f"{kind}: picture"], cmap="gray", vmin=0, vmax=1, extent=SQUARE)
                 if what != "picture":
-                    spot.imshow(arrays[f"{kind}: {what}"], cmap="inferno", vmin=0, vmax=1, alpha=0.6)
+                    values, smooth = arrays[f"{kind}: {what}"], "bilinear"
+                    spot.imshow(values, cmap="inferno", vmin=0, vmax=1, alpha=0.6, extent=SQUARE, interpolation=smooth)
                 spot.set_title(f"{kind.replace('_', ' ')}: {what}")
                 spot.set_axis_off()
     return Drawn(figure, list(_rows(arrays)))
