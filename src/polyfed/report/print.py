@@ -265,7 +265,7 @@ def _mosaic(axes: Axes, mark: Mosaic) -> None:
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     axes.xaxis.tick_top()
-    squares = [Patch(color=np.array(colour) / 255, label=name) for name, colour in mark.key.items()]
+    squares = [Patch(color=(r / 255, g / 255, b / 255), label=name) for name, (r, g, b) in mark.key.items()]
     place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0)}
     axes.legend(handles=squares, ncols=min(len(squares), max(columns, 4)), fontsize=7, handlelength=1, **place)
 

@@ -37,8 +37,8 @@ def pictures(selection: Selection) -> Chart | None:
         if seeds:
             seed = min(seeds, key=lambda seed: (-seeds[seed], seed))
             shown = [run for run in runs if run.path in kept and run.seed == seed]
-            files = {row: kept[same[0].path] for row, same in by_row(shown).items()}
-            panels.append(_panel(titled(one_of([*shown, *runs]), setting), files, _names(shown)))
+            by_name = {row: kept[same[0].path] for row, same in by_row(shown).items()}
+            panels.append(_panel(titled(one_of([*shown, *runs]), setting), by_name, _names(shown)))
     return drawn("pictures", "Test pictures and their masks", CAPTION, panels)
 
 
