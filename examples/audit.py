@@ -88,8 +88,12 @@ def draw(table: dict[tuple[str, str], dict[str, Any]], given: argparse.Namespace
         for place, model in enumerate(given.models, 1):
             found = table[method, model]
             if "pictures" in found:
-                line[0].imshow(_shown(found["pictures"]["originals"]), cmap="gray", vmin=0, vmax=1)
-                line[place].imshow(_shown(found["pictures"]["one-step"]), cmap="gray", vmin=0, vmax=1)
+                line[0].imshow(
+                    _shown(found["pictures"]["originals"]), cmap="gray", vmin=0, vmax=1, interpolation="nearest"
+                )
+                line[place].imshow(
+                    _shown(found["pictures"]["one-step"]), cmap="gray", vmin=0, vmax=1, interpolation="nearest"
+                )
     for axis, name in zip(axes[0], ("original", *given.models), strict=True):
         axis.set_title(name, fontsize=8)
     figure.tight_layout(pad=0.4)

@@ -381,8 +381,8 @@ class TestThreats:
             {"round": 2, "client": 1, "status": "rejected", "attacker": 1},
         ]
         (panel,) = drawn("weights", make(training=rows)).panels
-        assert (panel.x.names, panel.y.names) == (["1", "2"], ["clinic", "<b>lab</b> (attacker)"])
-        np.testing.assert_array_equal(panel.marks[0].values, [[0.75, 1], [0.25, np.nan]])
+        assert (panel.x.names, panel.y.names) == (["1", "2"], ["<b>lab</b> (attacker)", "clinic"])
+        np.testing.assert_array_equal(panel.marks[0].values, [[0.25, np.nan], [0.75, 1]])
 
     def test_a_defence_without_an_attack_has_no_figure(self, make: Make) -> None:
         rows = [{"round": 1, "client": 0, "status": "accepted", "attacker": 0, "weight": 1}]

@@ -124,7 +124,8 @@ def lines(found: ItemFound) -> list[Panel]:
     """A column against a number of the setting: `options: {at: {NAME: number}}` places panels, or rows."""
     at: Mapping[str, float] = found.item.figure.options.get("at", {}) if found.item.figure else {}
     column = _column(found)
-    over_panels = all(name in found.item.panels for name in at)
+    over_panels = any(name in found.item.panels for name in at)
+    at = {name: x for name, x in at.items() if name in (found.item.panels if over_panels else found.item.rows)}
     label = (found.item.figure.x if found.item.figure else "") or "setting"
     marks = []
     for tint, series in enumerate(_rows(found) if over_panels else _panels(found)):

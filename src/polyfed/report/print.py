@@ -138,8 +138,8 @@ def _handle(chart: Chart, name: str, tint: int) -> Line2D:
 
 
 def _draw(axes: Axes, panel: Panel, letters: int) -> None:
-    title = textwrap.fill(panel.title, letters)
-    axes.set_title("\n".join(filter(None, [title, panel.note])))
+    said = [textwrap.fill(words, letters) for words in (panel.title, panel.note) if words]
+    axes.set_title("\n".join(said))
     groups = [mark for mark in panel.marks if isinstance(mark, Bars)]
     for mark in panel.marks:
         match mark:

@@ -24,7 +24,13 @@ def attack(selection: Selection) -> Chart | None:
                     lines.append(Line(measured(selection, row), selection.rows.index(row), x, y, spread, count))
             marks, note = told_apart(lines)
             panels.append(
-                Panel(titled(words, setting), Axis("round", "round", COUNT), Axis("rate", "rate", PERCENT), marks, note)
+                Panel(
+                    titled(words, setting),
+                    Axis("round", "round", COUNT),
+                    Axis(rate.upper(), "rate", PERCENT),
+                    marks,
+                    note,
+                )
             )
     caption = f"{BAND} Both on the global test set, of the models that honest clients would be sent."
     return drawn("attack", "Under attack", caption, panels)
@@ -35,7 +41,7 @@ def weights(selection: Selection) -> Chart | None:
     panels = [_weights_panel(title, run) for title, run in one_seed(selection)]
     caption = (
         "The weight that the defence gave each upload; no tile: not asked, or stopped before the defence. Clients that "
-        "attack in some round are marked."
+        "attack in some round are marked and come first."
     )
     return drawn("weights", "Weights under a defence", caption, panels)
 
@@ -54,7 +60,8 @@ def _weights_panel(title: str, run: Shown) -> Panel:
     weighed = found.dropna(subset=["weight"])
     if not attackers or not len(weighed):
         return Panel(title, x, y, [])
-    rounds, clients = sorted(set(weighed["round"])), sorted({*weighed["client"], *attackers})
+    rounds = sorted(set(weighed["round"]))
+    clients = [*sorted(attackers), *sorted(set(weighed["client"]) - attackers)]
     values = np.full((len(clients), len(rounds)), np.nan)
     for number, client, weight in zip(weighed["round"], weighed["client"], weighed["weight"], strict=True):
         values[clients.index(client), rounds.index(number)] = weight
