@@ -1,8 +1,8 @@
 """A trial: the first rounds of a cell's experiment, by which a cell outlives changes of sources that change no bit.
 
-A cell is stale once its sources have changed, and most changes of sources change no number. So a store keeps the
-fingerprint of a trial beside each cell: the same experiment with a twentieth of its rounds, but three at least, and
-with its finish. Where today's sources give that fingerprint again, the cell is renewed and says so.
+A cell is stale once its sources have changed, and most changes of sources change no number. So a store keeps a digest of
+a trial beside each cell: the fingerprint and the shown numbers of the same experiment with a twentieth of its rounds, but
+three at least, and with its finish. Where today's sources give that digest again, the cell is renewed and says so.
 """
 
 import tempfile
@@ -10,25 +10,31 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from polyfed import api
+from polyfed.comparison.folder import ComparisonFolder
+from polyfed.comparison.grid import make_grid
+from polyfed.comparison.run import run_cells
+from polyfed.config import merge
 from polyfed.engine.run_folder import environment
-from polyfed.engine.threads import threads
 from polyfed.errors import Interrupted, PolyfedError
-from polyfed.measure.watch import Watch
-from polyfed.papers.cell import PaperCell
+from polyfed.measure.watch import Silent, Watch
+from polyfed.papers.cell import PaperCell, digest
 from polyfed.papers.sources import sources_of
-from polyfed.papers.store import Store, StoredCell
+from polyfed.papers.store import Store, StoredCell, from_run
 
 PART, LEAST = 20, 3  # a trial has one in PART of the rounds, and LEAST at least
 
 
 def trial(cell: PaperCell) -> str:
-    """The fingerprint of a cell's experiment with a few rounds, computed now."""
+    """A digest of a cell's experiment with a few rounds, run now."""
     rounds = cell.config.rounds
-    short = {"rounds": min(rounds, max(LEAST, rounds // PART)), "seed": cell.seed}
-    with tempfile.TemporaryDirectory() as aside, threads(1):
-        result = api.run(cell.tree, short, {"engine": {"workers": 0}}, out=Path(aside) / "run")
-        return str(result["fingerprint"])
+    short = {"rounds": min(rounds, max(LEAST, rounds // PART)), "engine": {"workers": 0}}
+    grid = make_grid({"rows": [{"name": "trial", **merge(cell.tree, short)}], "seeds": [cell.seed], "jobs": 1})
+    with tempfile.TemporaryDirectory() as aside:
+        folder = ComparisonFolder.open(grid, Path(aside) / "runs")
+        for error in run_cells(folder, Silent(), None).values():
+            raise error
+        made = from_run(cell, folder.run(grid.cells[0]))
+    return digest([made.fingerprint, [made.last(cell.item.of(cell.row, column)) for column in cell.item.columns]])
 
 
 def add_trials(cells: Sequence[PaperCell], store: Store, watch: Watch, until: float | None) -> None:
