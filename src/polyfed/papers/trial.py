@@ -1,8 +1,9 @@
 """A trial: the first rounds of a cell's experiment, by which a cell outlives changes of sources that change no bit.
 
 A cell is stale once its sources have changed, and most changes of sources change no number. So a store keeps a digest
-of a trial beside each cell: the fingerprint and the shown numbers of the same experiment with a twentieth of its rounds,
-but three at least, and with its finish. Where today's sources give that digest again, the cell is renewed and says so.
+of a trial beside each cell: the fingerprint and the shown numbers of the same experiment with a twentieth of its
+rounds, but three at least, and with its finish. Where today's sources give that digest again, the cell is renewed and
+says so.
 """
 
 import tempfile
