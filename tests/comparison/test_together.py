@@ -212,7 +212,8 @@ def test_a_request_to_stop_is_passed_on(tiny: Keys, tmp_path: Path) -> None:
             super().round_of(cell, done, rounds, numbers)
 
     out, before = tmp_path / "c", signal.getsignal(signal.SIGINT)
-    keys = {**tiny, "rounds": 30, "eval.every": 30, "checkpoint.every": 30, "methods": ["fedavg", "fedper"], "seeds": 1}
+    often = {"rounds": 300, "eval.every": 300, "checkpoint.every": 300}  # longer than it takes to be told
+    keys = {**tiny, **often, "methods": ["fedavg", "fedper"], "seeds": 1}
     with pytest.raises(Interrupted, match=f"interrupted; go on with: polyfed resume {out}"):
         polyfed.compare(keys, jobs=2, out=out, progress=Stopping())
     assert signal.getsignal(signal.SIGINT) is before

@@ -193,7 +193,7 @@ class ItemFound:
 
     def _finding(self, verdict: Verdict) -> str:
         found = self.item.findings.get(verdict.claim.says)
-        return f" {found}" if found else ""
+        return f". {found}" if found else ""
 
     def _rest(self) -> str:
         known = [minutes for minutes in map(self.minutes_of, self.left) if minutes is not None]

@@ -139,7 +139,7 @@ def _claims(found: ItemFound) -> str:
         return ""
     lines = []
     for verdict in found.verdicts:
-        finding = found.item.findings.get(verdict.claim.says, "")
-        said = escape(verdict.in_words()).replace("**", "")
-        lines.append(f"<li>{escape(verdict.claim.says)} {said} {escape(finding)}</li>")
+        finding = found.item.findings.get(verdict.claim.says)
+        said = escape(verdict.in_words()).replace("**", "") + (f". {escape(finding)}" if finding else "")
+        lines.append(f"<li>{escape(verdict.claim.says)} {said}</li>")
     return f"<ul>{''.join(lines)}</ul>"
