@@ -22,7 +22,7 @@ from polyfed.papers.store import Store
 COMMON: Tree = {"rounds": 2, "participation": 1.0, "eval.every": 1, "checkpoint.every": 2, "engine.workers": 0}
 COMMON |= {"train.epochs": 1.0, "train.schedule": "constant", "train.batch": 16}
 BY_WRITERS = ("femnist",)  # digits stand in, which have no writers
-NO_PICTURES = ("uci-har", "wisdm", "hapt", "camvid", "cityscapes", "pacs", "office-home", "digits3")
+NO_PICTURES = ("uci-har", "wisdm", "hapt", "camvid", "cityscapes", "pacs", "office-home", "digits3", "mnist-writers")
 
 
 def shrunk(cell: PaperCell) -> Tree:
