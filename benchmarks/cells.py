@@ -127,7 +127,7 @@ def _whole(method: str, workers: int) -> Cell:
 
 
 def _ten_times(method: str) -> Cell:
-    tree = {**_tree(2, 10 * LIMIT), "rounds": 3, "method": method}  # what is done once weighs more than in ten rounds
+    tree = {**_tree(2, 10 * LIMIT), "method": method}
     return Cell(f"whole {method}, 2 workers, ten times the data", "whole", {"tree": tree}, repeats=1)
 
 
