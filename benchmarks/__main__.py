@@ -1,6 +1,7 @@
 """Measure polyfed against the limit of this machine and against other simulators: python -m benchmarks --help."""
 
 import argparse
+import compileall
 import fnmatch
 import json
 import os
@@ -150,6 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.write_docs:
         results = [result for cell in cells if (result := store.get(cell))]
     else:
+        # as an installation does: where PYTHONDONTWRITEBYTECODE is set, every start would compile all sources anew
+        compileall.compile_dir(ROOT / "src", quiet=2)
         results = run(cells, store, options.out, lambda text: print(text, file=sys.stderr, flush=True), options.again)
     if not results:
         why = "leave out --write-docs first" if options.write_docs else "why each cell was left out stands above"

@@ -6,6 +6,8 @@ from math import exp, log
 
 from benchmarks.results import Result
 
+BUSY = 0.1  # share of the machine that others may use before the numbers are called provisional
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -72,14 +74,24 @@ def _whole_claims(results: Sequence[Result]) -> list[Claim]:
     made: list[Claim] = []
     usual, large = ([r for r in results if ("ten times" in r["cell"]["name"]) is more] for more in (False, True))
     for method, most in MOST.items():
-        of_method = [r for r in usual if r["cell"]["work"]["tree"]["method"] == method]
-        made += _worst(of_method, "whole", "fedavg", f"{method}, times FedAvg's whole run, worst", most, True)
+        of_method = [_waited(r) for r in usual if r["cell"]["work"]["tree"]["method"] == method]
+        if of_method:
+            made.append(Claim(f"{method}, times FedAvg's whole run, worst", max(of_method), most, True))
     for some, least, where in ((usual, 0.7, ""), (large, 0.85, " at ten times the data")):
         for method in TRAINERS:
             shares = [r["shares"][method]["median"] for r in some if method in r["shares"]]
             if shares:
                 made.append(Claim(f"{method}, share of client work{where}, worst", min(shares), least))
     return made
+
+
+def _waited(result: Result) -> float:
+    """A whole run's ratio to FedAvg's: by the clock where nobody else used the machine, for that is what people wait.
+
+    Processor time, which a busy machine stretches less, counts the seconds of all cores.
+    """
+    busy = result.get("busy")
+    return float(result["ratios"]["clock" if busy is not None and busy <= BUSY else "fedavg"]["median"])
 
 
 def _medians(results: Sequence[Result], ratio: str) -> list[float]:

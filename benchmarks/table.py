@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from benchmarks.claims import Claim, claims
+from benchmarks.claims import BUSY, Claim, claims
 from benchmarks.measure import Numbers
 from benchmarks.results import Result
 
@@ -14,7 +14,6 @@ PLACES: dict[str, tuple[str, ...]] = {  # of docs/performance.md, and the kinds 
     "protection": ("protection",),
     "whole runs": ("whole", "comparison", "beside", "startup"),
 }
-BUSY = 0.1  # share of the machine that others may use before the numbers are called provisional
 
 
 def markdown(results: Sequence[Result], environment: dict[str, Any]) -> str:

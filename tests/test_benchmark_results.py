@@ -175,6 +175,14 @@ def test_whole_runs_have_a_table_and_claims() -> None:
     }
 
 
+@pytest.mark.parametrize(("busy", "found"), [(0.02, 1.8), (0.3, 2.2), (None, 2.2)])
+def test_on_a_quiet_machine_the_clock_decides(busy: float | None, found: float) -> None:
+    result = {**whole_result("distfl", "one process", 2.2, 0.9), "busy": busy}
+    result["ratios"]["clock"] = spread([1.8])
+    (claim,) = [one for one in claims([result]) if one.text.startswith("distfl, times")]
+    assert (claim.found, claim.holds) == (found, found < 2)
+
+
 def test_docs_are_written_between_their_markers(tmp_path: Path) -> None:
     """Each table stands in its place; a place for which nothing was measured keeps what it has."""
     page = tmp_path / "page.md"
@@ -267,7 +275,10 @@ def test_the_command_keeps_table_and_numbers(
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("benchmarks.data.Shelf._complaint", lambda shelf, name, say: "")
     monkeypatch.setitem(KINDS, "speed", fake_speed([]))
+    compiled: list[Path] = []
+    monkeypatch.setattr("compileall.compile_dir", lambda folder, quiet: compiled.append(folder))
     main(["--only", "*mlp*", "--out", str(tmp_path / "build" / "bench")])
+    assert [folder.name for folder in compiled] == ["src"], "what starts has its bytecode, as after an installation"
     assert "commit unknown" in capsys.readouterr().out
     assert "mlp b64 p1" in (tmp_path / "build" / "bench" / "short" / "table.md").read_text()
     assert len(json.loads((tmp_path / "build" / "bench" / "short.json").read_text())["results"]) == 1

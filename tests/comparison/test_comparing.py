@@ -16,7 +16,7 @@ import polyfed
 from polyfed.api import config_of
 from polyfed.comparison.folder import ComparisonFolder
 from polyfed.comparison.grid import Cell
-from polyfed.comparison.standing import State, States, time_left
+from polyfed.comparison.standing import State, States, longest_first, time_left
 from polyfed.engine import local
 from polyfed.engine.rounds import Run
 from polyfed.engine.run_folder import RunFolder
@@ -364,6 +364,17 @@ def test_time_left() -> None:
     assert time_left(states, {}) is None
     states |= {all_cells[4]: State.FAILED, all_cells[5]: State.ELSEWHERE}
     assert time_left(states, seconds) == 20
+
+
+def test_the_longest_of_a_seed_begins_first_and_before_it_whom_others_wait_for() -> None:
+    """By what is known of its row; where nothing is known, the order stays."""
+    all_cells = cells(*((row, 0.1, seed) for seed in (1, 0) for row in "abcd"))
+    seconds = dict(zip(all_cells[:4], (10.0, 40.0, 20.0, 30.0), strict=True))
+    assert [(c.seed, c.row) for c in longest_first(all_cells[3:], seconds)] == [
+        (1, "d"), (0, "b"), (0, "d"), (0, "c"), (0, "a"),
+    ]  # fmt: skip
+    assert [c.row for c in longest_first(all_cells[4:], seconds, [all_cells[4]])] == ["a", "b", "d", "c"]
+    assert longest_first(all_cells, {}) == all_cells
 
 
 def test_a_finished_run_is_not_run_again(tiny: Keys, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from torch import nn
 
 import polyfed
 from polyfed.comparison.grid import make_grid
-from polyfed.comparison.phases import ROUNDS, sources, takes_rounds
+from polyfed.comparison.phases import sources, takes_rounds
+from polyfed.engine.start import ROUNDS, may_name
 from polyfed.methods import names
 from polyfed.methods.base import Client, Message, Method, OnTop, methods
 from polyfed.methods.fedavg import FedAvg
@@ -62,8 +63,19 @@ class TestWhoTakesWhose:
         tree = {"methods": ["ecl", "fedavg-ft", "fedavg"], "ecl": {"base": "fedavg-ft"}}
         assert pairs(tree) == {"ecl-s0": "fedavg-ft-s0", "fedavg-ft-s0": "fedavg-s0"}
 
-    def test_without_a_cell_of_the_base_nobody_shares(self) -> None:
-        assert pairs({"methods": ["ecl", "fedavg-ft"]}) == {}
+    def test_without_a_cell_of_the_base_the_first_on_top_of_it_lends_its_rounds(self) -> None:
+        tree = {"methods": ["ecl", "fedavg-ft", "lws", "tau-norm"], "ecl": {"lam": [0.3, 0.7]}}
+        expected = dict.fromkeys(("ecl-lam=0.7-s0", "fedavg-ft-s0", "lws-s0", "tau-norm-s0"), "ecl-lam=0.3-s0")
+        assert pairs(tree) == expected
+        assert pairs({**tree, "tau-norm": {"base": "fedprox"}}).keys() == expected.keys() - {"tau-norm-s0"}
+
+    def test_code_that_a_cell_does_not_name_is_not_run_for_its_rounds(self) -> None:
+        ecl = polyfed.api.config_of(method="ecl")
+        assert may_name({"name": "lws", "base": {"name": "fedavg"}}, ecl)
+        assert not may_name({"name": "mine.py:Mine", "base": {"name": "fedavg"}}, ecl)
+        assert not may_name({"name": "lws", "base": {"name": "mine.py:Mine"}}, ecl)
+        own = polyfed.api.config_of(method=Eager)
+        assert may_name({"name": own.method.name, "base": {"name": "fedavg"}}, own)
 
     @pytest.mark.parametrize("keys", [{"checkpoint.keep": 1}, {"init": "somewhere.safetensors"}])
     def test_settings_in_which_a_base_run_is_of_no_use(self, keys: Keys) -> None:
@@ -187,6 +199,29 @@ class TestTheSame:
         alone = {r.path.name: r for r in both[1].results}
         equal(by_name["fedavg-ft-s0"], alone["fedavg-ft-s0"])
         assert by_name["fedavg-ft-s0"].summary["phase_one"]["run"] == str(both[0].path / "fedavg-s0")
+
+
+def test_rounds_of_a_method_on_top_serve_the_others(tiny: Keys, tmp_path: Path) -> None:
+    """There is no cell of the base: the first makes the rounds, and each has its own finish."""
+    tree = {**tiny, "rounds": 2, "methods": ["ecl", "fedavg-ft", "lws"], "seeds": 1, "ecl": {"phase2_epochs": 1}}
+    tree |= {"fedavg-ft": {"base": "fedper"}, "lws": {"base": "fedper"}, "split.heldout": 1}
+    tree["ecl"]["base"] = "fedper"
+    shared, alone = (polyfed.compare(tree, share=share, out=tmp_path / str(share), jobs=1) for share in (True, False))
+    lent = {r.path.name: (r.summary["phase_one"] or {}).get("run") for r in shared.results}
+    first = str(shared.path / "ecl-s0")
+    assert lent == {"ecl-s0": None, "fedavg-ft-s0": first, "lws-s0": first}
+    assert "takes its rounds from ECL" in shared.table()
+    for ours, theirs in zip(shared.results, alone.results, strict=True):
+        equal(ours, theirs)
+
+
+def test_a_run_of_other_rounds_is_refused_as_phase_one(tiny: Keys, tmp_path: Path) -> None:
+    other = polyfed.run(tiny, method={"name": "fedavg-ft", "base": "fedper"}, out=tmp_path / "a")
+    with pytest.raises(polyfed.errors.UsageError, match=r"is not this phase one: .*method\.name"):
+        polyfed.run(tiny, method="lws", init=str(other.path), out=tmp_path / "b")
+    meddled = polyfed.run(tiny, method=Meddling, out=tmp_path / "c")
+    with pytest.raises(polyfed.errors.UsageError, match="is not this phase one"):
+        polyfed.run(tiny, method="lws", init=str(meddled.path), out=tmp_path / "d")
 
 
 def test_a_base_that_fails_is_made_by_the_others_themselves(tiny: Keys, tmp_path: Path) -> None:

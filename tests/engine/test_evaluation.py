@@ -48,6 +48,12 @@ def test_a_shared_body_makes_the_whole_cheap(tiny, tmp_path, few):
     assert asked(made(tiny, tmp_path, "local", "local", rounds=6)) != {WHOLE}
 
 
+def test_fedcrcs_personal_heads_share_a_body_too(tiny, tmp_path, few):
+    assert asked(made(tiny, tmp_path, "fedcrc", rounds=6)) == {WHOLE}
+    for own in ({"method.per_body": "local"}, {"buffers": "local", "model.name": "resnet8"}):
+        assert asked(made(tiny, tmp_path, "fedcrc", "-".join(own), rounds=6, **own)) != {WHOLE}
+
+
 def test_with_enough_training_everybody_is_asked_about_the_whole(tiny, tmp_path, few, monkeypatch):
     monkeypatch.setattr(sizes, "STEP", 1000)
     result = made(tiny, tmp_path, "local")
@@ -77,7 +83,11 @@ def test_the_sample_and_its_numbers_do_not_depend_on_the_workers(tiny, tmp_path,
         assert np.array_equal(table, two.counts()[name]), name
 
 
-@pytest.mark.parametrize(("method", "bodies"), [("fedper", 1), ("local", 4)])
+# the server measures the global model of FedCRC and ECL with a body of its own; all experts of ECL share one trunk
+SHARING = {"fedper": 1, "fedrep": 1, "fedcrc": 2, "creff": 1, "ecl": 2, "local": 4}
+
+
+@pytest.mark.parametrize(("method", "bodies"), SHARING.items())
 def test_a_body_that_all_share_is_asked_once(tiny, tmp_path, monkeypatch, method, bodies):
     """Found by its values alone."""
     kept = []

@@ -72,6 +72,15 @@ def test_the_last_evaluation_is_counted(made, monkeypatch):
     assert seconds == dict.fromkeys(PHASES, 0) | {"total": 5, "eval": 5}
 
 
+def test_reading_the_data_is_part_of_the_set_up(made, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(Stopwatch.__init__, "__defaults__", (lambda: now[0],))
+    rehearse = polyfed.api.rehearse
+    monkeypatch.setattr(polyfed.api, "rehearse", lambda config: (now.__setitem__(0, now[0] + 7), rehearse(config))[1])
+    seconds = made(method="fedavg", rounds=2).summary["seconds"]
+    assert seconds == dict.fromkeys(PHASES, 0) | {"total": 7, "setup": 7}
+
+
 def test_a_method_with_a_personal_part_has_no_global_model(made):
     for method, has in (("fedavg", True), ("fedavg-ft", True), ("fedper", False), ("local", False)):
         summary = made(method=method).summary

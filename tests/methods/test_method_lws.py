@@ -1,6 +1,7 @@
 """LWS: a scale per class that the client holds, learnt with the model frozen."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from polyfed import rng
 from polyfed.message import Memory
 from polyfed.methods.lws import LWS
 from polyfed.parts.fit import balanced
+from polyfed.parts.steps import sgd
 
 Riding = Callable[..., Ride]
 LABELS = [0, 0, 0, 0, 0, 0, 2, 2]  # class 1 is missing
@@ -37,6 +39,35 @@ def test_the_scales_are_those_of_torchs_sgd_on_the_same_batches() -> None:
     assert float(client.memory.scales[1]) == 1.0
     assert torch.equal(home.params.flat, before), "the model is frozen"
     assert not torch.allclose(scales.detach(), torch.ones(2), atol=0.01), "there was something to learn"
+
+
+def learnt(monkeypatch: pytest.MonkeyPatch | None, **shape: Any) -> tuple[torch.Tensor, list[float], dict[str, float]]:
+    """Scales, losses and tally; with a patch the steps are those of plain SGD, by autograd."""
+    home, data = by_hand.resident(**shape), by_hand.some(labels=[*LABELS, 2])  # the last batch has one sample
+    client = by_hand.client(home, data, train={"batch": 4})
+    if monkeypatch is not None:
+        monkeypatch.setattr("polyfed.methods.lws.scaling", lambda *given: sgd)
+    LWS(epochs=5, lr=0.3).finish(client)
+    return client.memory.scales, [float(loss) for loss in client.tally.losses], client.tally.numbers()
+
+
+@pytest.mark.parametrize("shape", [{}, {"bn": True}, {"bias": False}])
+def test_without_autograd_the_steps_are_the_same(shape: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    quick, quick_losses, quick_tally = learnt(None, **shape)
+    slow, slow_losses, slow_tally = learnt(monkeypatch, **shape)
+    torch.testing.assert_close(quick, slow, rtol=1e-4, atol=1e-6)
+    assert quick_losses == pytest.approx(slow_losses, rel=1e-4)
+    assert quick_tally == pytest.approx(slow_tally, rel=1e-4)
+    assert len(quick_losses) == 15
+
+
+def test_inputs_that_change_are_passed_through_the_body_each_time() -> None:
+    """There are no features to keep, so the steps are plain ones."""
+    home = by_hand.resident()
+    client = by_hand.client(home, by_hand.some(labels=LABELS), train={"batch": 4}, augment=lambda x, y: (-x, y))
+    LWS(epochs=1).finish(client)
+    assert client.steps == 2
+    assert (client.memory.scales[[0, 2]] != 1).all()
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -83,6 +83,31 @@ def test_another_table_with_the_same_experiments_runs_nothing(tiny: Path) -> Non
     assert found.numbers(("all", "Federated averaging", "PA_sel"))
 
 
+def test_a_finished_cell_lends_its_rounds_to_a_later_sitting(tiny: Path) -> None:
+    """Only if its run is still there; otherwise they are made once more, with the same bits."""
+
+    def phase_one(out: str) -> Any:
+        (file,) = (tiny / out).rglob("alpha-1.fedavg-tuned*/summary.json")
+        return json.loads(file.read_text())["phase_one"]
+
+    _go(tiny, only="alpha 1", rows="FedAvg", seeds=1)
+    stored = tiny / "results/tiny/table1/cpu/alpha-1/fedavg-tuned-s0.json"
+    alone, base = json.loads(stored.read_text()), tiny / "results/tiny/table1/cpu/alpha-1/fedavg-s0.json"
+    stored.unlink()
+    (again,) = (tiny / "out").rglob("alpha-1.fedavg-tuned*")
+    shutil.rmtree(again)
+    before, watch = base.read_bytes(), Counting()
+    _go(tiny, watch, only="alpha 1", rows="tuned", seeds=1)
+    assert [name.split(".")[1] for name in watch.said] == ["fedavg-tuned"]
+    assert "alpha-1.fedavg." in phase_one("out")["run"]
+    assert json.loads(stored.read_text())["fingerprint"] == alone["fingerprint"]
+    assert base.read_bytes() == before
+    stored.unlink()
+    _go(tiny, only="alpha 1", rows="tuned", seeds=1, out="elsewhere")
+    assert phase_one("elsewhere") is None
+    assert json.loads(stored.read_text())["fingerprint"] == alone["fingerprint"]
+
+
 def test_panels_rows_and_seeds_are_chosen(tiny: Path) -> None:
     (found,) = _go(tiny, only="alpha 9", rows="per", seeds=1)
     assert [(cell.panel, cell.row, cell.seed) for cell in found.current] == [("alpha 9", "FedPer", 0)]

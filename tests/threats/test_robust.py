@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from polyfed.message import State
+from polyfed.parts import average as averaging
+from polyfed.parts import chunks, cluster
+from polyfed.parts.chunks import in_chunks
 from polyfed.parts.cluster import inner_products
 from polyfed.threats import robust
-from polyfed.threats.defences import Case, Defence, Verdict, defences
+from polyfed.threats.defences import Case, Defence, Verdict, credit, defences
 
 ROWS = (1.0, 2.0, 3.0, 4.0, 100.0)
 RULES = [name for name in defences.names() if name not in ("none", "fltrust", "credit")]
@@ -295,6 +298,32 @@ def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(robust, "FITTED", 16)
     for name in RULES:
         assert torch.allclose(_mean(name, case), whole[name], atol=1e-6), name
+
+
+@pytest.mark.parametrize("name", [*RULES, "fltrust", "projected"])
+def test_the_number_of_cores_changes_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many chunks on any number of cores, each computed with one thread and put together in order."""
+    draw, asked = np.random.default_rng(0), list[int]()
+    rows = [torch.from_numpy(draw.normal(size=40_000).astype(np.float32)) for _ in range(7)]
+    for module in (robust, averaging, cluster, credit):
+        monkeypatch.setattr(module, "in_chunks", lambda f, pieces: asked.append(len(pieces)) or in_chunks(f, pieces))
+    monkeypatch.setattr(averaging, "BLOCK", 1 << 12)
+
+    def on(count: int) -> tuple[Tensor, list[int]]:
+        monkeypatch.setattr(chunks, "cores", lambda: count)
+        monkeypatch.setattr(chunks, "_pool", None)
+        asked.clear()
+        case = Case(rows, [rows[0] / 2] * 7, 39_000, np.full(7, 1 / 7), own_update=lambda: rows[1][:39_000])
+        made = credit.projected(torch.stack(rows), 8, seed=1) if name == "projected" else _mean(name, case)
+        if chunks._pool is not None:
+            chunks._pool.shutdown()
+        return made, asked.copy()
+
+    (one, least), (two, other), (five, most) = (on(count) for count in (1, 2, 5))
+    assert torch.equal(one, two)
+    assert torch.equal(one, five)
+    assert least == other == most
+    assert max(least) > 2, "there was something to share"
 
 
 def _mean(name: str, case: Case) -> Tensor:

@@ -17,6 +17,7 @@ from polyfed.engine.run_folder import RunFolder, refuse_taken
 from polyfed.engine.trust import only_our_places
 from polyfed.engine.work import World, federation_of
 from polyfed.errors import UsageError
+from polyfed.measure.seconds import Stopwatch
 from polyfed.measure.watch import Watch
 from polyfed.registry import Spec
 from polyfed.report.progress import watching
@@ -45,11 +46,12 @@ def run(
         **keys: Keys that override those of the sources. Arrays, modules and methods may stand for `data`, `model` and
             `method`.
     """
+    clock = Stopwatch()
     config, place = config_of(*sources, **keys), None if out is None else Path(out)
     if place is not None:
         refuse_taken(place)  # before data are read for nothing
     world = rehearse(config)
-    return _work(config, RunFolder.create(config, place), progress, crew, world)
+    return _work(config, RunFolder.create(config, place), progress, crew, world, clock)
 
 
 def resume(
@@ -131,12 +133,17 @@ def _comparison_on_another(
 
 
 def _work(
-    config: Config, folder: RunFolder, progress: bool | Watch, crew: Crew | None, world: World | None = None
+    config: Config,
+    folder: RunFolder,
+    progress: bool | Watch,
+    crew: Crew | None,
+    world: World | None = None,
+    clock: Stopwatch | None = None,
 ) -> Result:
     mine = crew if crew is not None else config.engine.open()
     try:
         with watching(progress) as watch:
-            Run(config, folder, mine, watch, world).go()
+            Run(config, folder, mine, watch, world, clock).go()
     finally:
         if crew is None:
             mine.close()

@@ -1,7 +1,7 @@
 """How far the cells of a comparison are, for those who run them and those who watch."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from statistics import fmean
 from typing import Any, Protocol, runtime_checkable
@@ -125,10 +125,18 @@ def time_left(states: States, seconds: Mapping[Cell, float], at_once: int = 1) -
     """The seconds that the open cells will take, judged by cells of the same line, row or comparison; None at first."""
     if not seconds:
         return None
+    to_do = (cell for cell, state in states.items() if state in (State.WAITING, State.RUNNING))
+    return sum(expected(cell, seconds) for cell in to_do) / at_once
 
-    def expected(cell: Cell) -> float:
-        alike = [s for other, s in seconds.items() if other.line == cell.line]
-        same_row = [s for other, s in seconds.items() if other.row == cell.row]
-        return fmean(alike or same_row or seconds.values())
 
-    return sum(expected(c) for c, state in states.items() if state in (State.WAITING, State.RUNNING)) / at_once
+def expected(cell: Cell, seconds: Mapping[Cell, float]) -> float:
+    """The seconds a cell will take, judged by finished cells of the same line, else of the same row, else by all."""
+    alike = [s for other, s in seconds.items() if other.line == cell.line]
+    same_row = [s for other, s in seconds.items() if other.row == cell.row]
+    return fmean(alike or same_row or seconds.values() or [0.0])
+
+
+def longest_first(cells: Sequence[Cell], seconds: Mapping[Cell, float], lenders: Collection[Cell] = ()) -> list[Cell]:
+    """Cells seed by seed; of a seed those that others wait for, then the longest, so that none ends alone."""
+    seeds = {seed: place for place, seed in enumerate(dict.fromkeys(cell.seed for cell in cells))}
+    return sorted(cells, key=lambda cell: (seeds[cell.seed], cell not in lenders, -expected(cell, seconds)))

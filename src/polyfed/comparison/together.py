@@ -16,7 +16,7 @@ from polyfed.comparison.process import (
     RoundDone,
     log_failure,
 )
-from polyfed.comparison.standing import PAUSE, Standing, State
+from polyfed.comparison.standing import PAUSE, Standing, State, longest_first
 from polyfed.config import Config
 from polyfed.engine.run_folder import in_use
 from polyfed.engine.size import available, cell_memory, in_bytes
@@ -60,8 +60,9 @@ class Together:
     # ---- starting
 
     def _fill_free_places(self) -> None:
-        """Start waiting cells, in order, until as many run as may run at once."""
-        waiting = [cell for cell in self.table.open() if cell not in self.running and not self.table.waits(cell)]
+        """Start waiting cells, the longest first, until as many run as may run at once."""
+        ready = [cell for cell in self.table.open() if cell not in self.running and not self.table.waits(cell)]
+        waiting = longest_first(ready, self.table.seconds, self.table.sources.values())
         for number, cell in enumerate(waiting):
             if len(self.running) >= (self.division.at_once or 1):
                 return

@@ -51,10 +51,18 @@ def rehearse(config: Config) -> World:
 class Run:
     """One experiment from its first round, or its checkpoint, to its summary."""
 
-    def __init__(self, config: Config, folder: RunFolder, crew: Crew, watch: Watch, world: World | None = None):
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        crew: Crew,
+        watch: Watch,
+        world: World | None = None,
+        clock: Stopwatch | None = None,  # where its set-up has begun already
+    ):
         self.config, self.folder, self.crew, self.watch = config, folder, crew, watch
         self._built = world
-        self.progress, self.clock = Progress(), Stopwatch()
+        self.progress, self.clock = Progress(), clock or Stopwatch()
         self.roster = Roster(self)
         self._stop = StopRequest()
         self._saved: tuple[Progress, dict[str, int]] | None = None

@@ -1,4 +1,4 @@
-"""Where a run's model starts: the seeded initial values, or another run's or file's."""
+"""Where a run's model starts: the seeded initial values, or another run's or file's; and whose rounds are its own."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,15 +6,22 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from polyfed.config import Config, Tree, deciding, differences
+from polyfed.config import Config, Tree, deciding, differences, flatten, registry_of
 from polyfed.engine.checkpoint import Checkpoints, Origin, Progress
 from polyfed.engine.memory import MemoryStore
 from polyfed.engine.run_folder import RunFolder
 from polyfed.errors import DataError, UsageError
 from polyfed.files import Place, read_plain
-from polyfed.methods.base import OnTop, Server
+from polyfed.methods.base import Method, OnTop, Server
 from polyfed.params import Params
 from polyfed.parts.resident import Resident
+from polyfed.registry import specs_in
+
+ROUNDS = (
+    "kept", "shared", "trains", "weighting", "buffers", "everyone", "personal", "own_models", "bind", "wire", "build",
+    "build_own", "start", "send", "adapt", "train", "local", "loss", "correct", "upload", "merge", "global_predictor",
+    "has_global", "remembers", "private_steps", "presumes", "unbounded",
+)  # fmt: skip
 
 
 def starting_params(config: Config, resident: Resident) -> Params:
@@ -59,7 +66,7 @@ def phase_one_of(config: Config) -> RunFolder | None:
     if run.result() is None:
         raise DataError(f"init: the run at '{config.init}' is not finished; go on with: polyfed resume {config.init}")
     differing = differences(deciding(run.tree()), _base_of(config))
-    if differing:
+    if differing and differences(_rounds_of(run.tree(), config), _base_of(config)):
         raise UsageError(f"init: the run at '{config.init}' is not this phase one: {', '.join(differing)} differ")
     return run
 
@@ -69,17 +76,49 @@ def _base_of(config: Config) -> Tree:
     return deciding({**config.dump(), "method": config.method.base.dump()})
 
 
+def _rounds_of(tree: Tree, config: Config) -> Tree:
+    """What decides another run's rounds, which are those of its base if its method is on top of one and adds none."""
+    section = tree.get("method", {})
+    if "base" in section and may_name(section, config):
+        method = registry_of("method").build(section, "method")
+        if isinstance(method, Method) and has_rounds_of_base(method):
+            return deciding({**tree, "method": section["base"]})
+    return deciding(tree)
+
+
+def may_name(section: Tree, config: Config) -> bool:
+    """Whether a method in another run's config is ours, or one that this config names too: other code is not run."""
+    names = [str(value) for key, value in flatten(section).items() if key.rpartition(".")[2] == "name"]
+    known = {spec.name for spec in specs_in(config)}
+    return all(":" not in name or name in known for name in names)
+
+
+def has_rounds_of_base(method: Method) -> bool:
+    """Whether, until its finish, a method on top of another does what that other does, numbers and records too."""
+    return (
+        isinstance(method, OnTop)
+        and all(getattr(type(method), name) is getattr(OnTop, name) for name in ROUNDS)
+        and _answers_plainly(method)
+        and _answers_plainly(method.base)
+    )
+
+
+def _answers_plainly(method: Method) -> bool:
+    """Whether the resident model answers for a client, at least until finish."""
+    return type(method).predictor is Method.predictor or (isinstance(method, OnTop) and method.late)
+
+
 def adopt(
     config: Config, server: Server, store: MemoryStore, federation: str, say: Callable[[str], None]
 ) -> tuple[Progress, dict[str, int]] | None:
-    """Phase one of a method on top of another, from a finished run of that other: the same bits as from scratch.
+    """Phase one of a method on top of another, from a finished run that has the same: the same bits as from scratch.
 
     The progress names that run and what it had spent; beside it, how much of its records belongs to phase one.
     """
     run = phase_one_of(config)
     if run is None:
         return None
-    theirs, origin = MemoryStore(run.place / "memory"), Origin(_base_of(config), federation)
+    theirs, origin = MemoryStore(run.place / "memory"), Origin(deciding(run.tree()), federation)
     found = Checkpoints(run.place / "checkpoints", 1, origin, finished=False).load(server, theirs, say)
     if found is None:
         raise DataError(f"init: the run at '{config.init}' kept no checkpoint of before its finish (checkpoint.keep=1)")

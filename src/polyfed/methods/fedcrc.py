@@ -10,7 +10,7 @@ from torch import nn
 
 from polyfed.message import Message
 from polyfed.methods.base import Client, Method, Server, Task, method
-from polyfed.params import Params, body, head
+from polyfed.params import Params, body, head, nothing
 from polyfed.parts.losses import LogitLoss, cross_entropy
 from polyfed.registry import param
 
@@ -34,6 +34,11 @@ class FedCRC(Method):
     epochs: tuple[float, float, float] | None = param(None, "epochs of the three stages; by default train.epochs each")
     kl_weight: float = param(1.0, "weight of the personal head's teaching", ge=0)
     per_body: Literal["global", "local"] = param("global", "the body under a personal head when it answers")
+
+    @property
+    def one_body(self) -> bool:
+        """Whether everybody answers with the global body: a client's own is only the head on it."""
+        return self.per_body == "global" and self.kept == nothing
 
     def stages(self, task: Task) -> tuple[float, float, float]:
         """The epochs of the three stages."""

@@ -13,6 +13,7 @@ from polyfed.methods.base import Client, Method, OnTop, method
 from polyfed.methods.fedavg import FedAvg
 from polyfed.parts.fit import balanced
 from polyfed.parts.heads import scale_head
+from polyfed.parts.scales import scaling
 from polyfed.registry import param
 
 
@@ -40,10 +41,11 @@ class LWS(OnTop):
     def finish(self, client: Client) -> None:
         """Only the scales are trained, on classes drawn equally often; the model is frozen."""
         self.begin_finish(client)
-        held = torch.ones(len(client.classes), device=client.live.flat.device)
+        held, rows = torch.ones(len(client.classes), device=client.live.flat.device), client.features("head")
         client.fit(
             lambda batch: cross_entropy(batch.logits * self.scales(client, held), batch.y),
-            on=client.features("head"),
+            on=rows,
+            step=scaling(client.model, rows, client.classes),  # on features without autograd
             train=[held],
             batches=balanced,
             epochs=self.epochs,

@@ -8,10 +8,12 @@ from typing import Any
 
 from polyfed.comparison.folder import ComparisonFolder
 from polyfed.comparison.grid import Cell, make_grid
+from polyfed.comparison.phases import sources
 from polyfed.comparison.process import fault
 from polyfed.comparison.run import run_cells
 from polyfed.comparison.standing import Onlooker, State, States
 from polyfed.config import Tree
+from polyfed.engine.run_folder import RunFolder
 from polyfed.engine.threads import threads
 from polyfed.errors import DataError, Interrupted, PolyfedError
 from polyfed.measure.watch import Watch
@@ -67,7 +69,9 @@ def run_missing(
         return {f"{wanted[0].item.id} ({wish.scale})": DataError(absent)} if absent else {}
     if todo[0].item.demo:
         return _run_demos(todo, store, watch, until)
-    return _run_grid(todo, wish, store, out, watch, until)
+    item = todo[0].item
+    finished = [cell for cell in cells_of(item, wish.scale, wish.seeds) if store.current(cell) is not None]
+    return _run_grid(todo, finished, wish, store, out, watch, until)
 
 
 def _without_data(cells: Sequence[PaperCell]) -> str:
@@ -99,19 +103,32 @@ def _run_demos(todo: Sequence[PaperCell], store: Store, watch: Watch, until: flo
 
 
 def _run_grid(
-    todo: Sequence[PaperCell], wish: Wish, store: Store, out: Path, watch: Watch, until: float | None
+    todo: Sequence[PaperCell],
+    finished: Sequence[PaperCell],
+    wish: Wish,
+    store: Store,
+    out: Path,
+    watch: Watch,
+    until: float | None,
 ) -> dict[str, PolyfedError]:
-    """The missing cells as a comparison that grows; a folder is named after the sources, too, so none is mixed."""
-    labels = {cell: f"{slug(cell.panel)}.{slug(cell.row)}.{sources_of(cell)[:8]}" for cell in todo}
+    """The missing cells as a comparison that grows; a folder is named after the sources, too, so none is mixed.
+
+    Finished cells whose runs lie there lend their rounds.
+    """
+    item = todo[0].item
+    path = out / f"{item.id}-{wish.scale}"
+    labels = {cell: f"{slug(cell.panel)}.{slug(cell.row)}.{sources_of(cell)[:8]}" for cell in [*finished, *todo]}
     rows = {label: {"name": label, **cell.tree} for cell, label in labels.items()}
     grid = make_grid({"rows": list(rows.values()), "seeds": sorted({cell.seed for cell in todo}), **wish.who})
     by_place = {(label, cell.seed): cell for cell, label in labels.items()}
-    chosen = {cell: by_place[cell.row, cell.seed] for cell in grid.cells if (cell.row, cell.seed) in by_place}
-    item = todo[0].item
-    path = out / f"{item.id}-{wish.scale}"
-    folder = ComparisonFolder.open(replace(grid, cells=tuple(chosen)), path, grows=True)
+    asked = {cell: by_place[cell.row, cell.seed] for cell in grid.cells if (cell.row, cell.seed) in by_place}
+    chosen = {cell: place for cell, place in asked.items() if place in todo}
+    there = [cell for cell in asked if cell in chosen or RunFolder(path / cell.name).result() is not None]
+    lending = {source for cell, source in sources(there).items() if cell in chosen}
+    cells = tuple(cell for cell in there if cell in chosen or cell in lending)
+    folder = ComparisonFolder.open(replace(grid, cells=cells), path, grows=True)
     failures = run_cells(folder, Keeper(watch, folder, chosen, store), until)
-    names = {cell.name: chosen[cell].name for cell in chosen}
+    names = {cell.name: asked[cell].name for cell in cells}
     return {names[name]: error for name, error in failures.items()}
 
 
