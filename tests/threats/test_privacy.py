@@ -23,7 +23,7 @@ from polyfed.methods.base import methods
 from polyfed.threats.accountant import epsilon_of
 from polyfed.threats.privacy import SECRET
 from polyfed.threats.privacy.dp_sgd import PRESENCE
-from polyfed.threats.privacy.noise import clipped, normal, secret_generator
+from polyfed.threats.privacy.noise import _normal_from, clipped, normal, secret_generator
 from polyfed.threats.privacy.nominal import NOMINAL, Nominal
 from trials import StopAfter
 
@@ -191,6 +191,18 @@ def test_who_accepts_that_classes_are_known_reads_it_in_card_and_report(trial, c
     assert any(PRESENCE in card for card in cards)
 
 
+def test_what_finish_makes_is_outside_the_guarantee_and_the_card_says_so(trial, cli):
+    """A personal head is tuned once more after the last round; FedAvg's models are not."""
+    for method, outside in (("fedper", True), ("fedavg", False)):
+        result = trial({**DP, "method.name": method, "rounds": 1})
+        told = any("models tuned after the last round" in each for each in result.summary["privacy"]["outside"])
+        shipped = result.path.parent / f"shipped-{method}"
+        cli("export", str(result.path), "--client", "0", "--out", str(shipped))
+        card = (shipped / "card.md").read_text()
+        assert "epsilon" in card
+        assert told is ("outside the guarantee: keep it there" in card) is outside
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -214,6 +226,44 @@ def test_every_round_has_noise_of_its_own(trial):
         down = world.method.send(server_of(world), 0)
         one, two = (world.do(Job("train", 0, number, down), None).up["w"] - down["w"] for number in (1, 2))
         assert torch.allclose(one, two, atol=1e-6) is (not noise)
+
+
+# ---- keyed noise
+
+
+def keyed(*key):
+    return normal(False, 3, "dp-noise", *key)
+
+
+def test_keyed_noise_is_normal():
+    """By Kolmogorov's test, up to its tails, and without correlation between neighbours."""
+    values = keyed(1, 0)(torch.zeros(1000, 1000)).flatten()
+    assert values.dtype == torch.float32
+    ordered = values.double().sort().values
+    below = torch.special.ndtr(ordered)
+    ranks = torch.arange(1, len(ordered) + 1) / len(ordered)
+    assert float((below - ranks).abs().max()) < 1.63 / 1000  # one time in a hundred it would be more
+    assert float(values.double().var()) == pytest.approx(1, abs=0.005)
+    assert float(values.double().pow(4).mean()) == pytest.approx(3, abs=0.05)
+    assert 4.4 < float(values.abs().max()) < 5.5
+    for apart in (1, 2, 4):
+        assert abs(float((values[apart:] * values[:-apart]).double().mean())) < 0.005
+
+
+def test_the_largest_and_the_smallest_integer_are_finite():
+    ends = torch.tensor([-(2**31), 2**31 - 1, 0], dtype=torch.int32)
+    made = _normal_from(ends, torch.zeros(3)).tolist()
+    assert made == pytest.approx([-5.42, 5.42, 0], abs=0.01)
+
+
+def test_keyed_noise_goes_on_and_depends_on_every_part_of_its_key():
+    first, again = keyed(1, 0), keyed(1, 0)
+    parts = [first(torch.zeros(3)), first(torch.zeros(2, 5)), first(torch.zeros(0))]
+    assert [part.shape for part in parts] == [(3,), (2, 5), (0,)]
+    assert torch.equal(torch.cat([part.flatten() for part in parts]), again(torch.zeros(13)))
+    others = [keyed(2, 0), keyed(1, 1), normal(False, 4, "dp-noise", 1, 0), normal(False, 3, "user-noise", 1, 0)]
+    whole = keyed(1, 0)(torch.zeros(13))
+    assert all(not torch.isclose(whole, other(torch.zeros(13))).any() for other in others)
 
 
 # ---- between real sites
