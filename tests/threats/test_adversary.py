@@ -37,7 +37,7 @@ FOUR = {0: 10, 1: 30, 2: 20, 3: 20}
 
 def test_the_factor_that_replaces_the_average(world: World) -> None:
     """By samples, it is the sum of all samples over one's own; else the number of uploads."""
-    keys = {"name": "label-flip", "clients": [0], "boost": "auto"}
+    keys: dict[str, Any] = {"name": "label-flip", "clients": [0], "boost": "auto"}
     by_samples = adversary_of(world, FOUR, "sample", 4, **keys)
     assert [by_samples.replaces(k) for k in (0, 1)] == [8, pytest.approx(80 / 30)]
     assert adversary_of(world, FOUR, "uniform", 4, **keys).replaces(0) == 4
@@ -60,7 +60,7 @@ def after(adversary: Adversary, world: World, values: Mapping[int, float]) -> tu
     return {k: float(up["w"][0]) for k, up in ups.items()}, said
 
 
-IPM = {"name": "ipm", "clients": [0, 1], "eps": 1.0}
+IPM: dict[str, Any] = {"name": "ipm", "clients": [0, 1], "eps": 1.0}
 
 
 def test_colluders_send_what_they_were_sent_and_a_common_update(world: World) -> None:
@@ -90,7 +90,7 @@ def test_colluders_who_know_too_little_leave_their_uploads(
 
 
 def test_each_copies_an_honest_client_of_its_own(world: World) -> None:
-    mimic = {"name": "mimic", "clients": [0, 3]}
+    mimic: dict[str, Any] = {"name": "mimic", "clients": [0, 3]}
     values = {0: 10.0, 1: 2.0, 2: 3.0, 3: 20.0}
     assert after(adversary_of(world, FOUR, **mimic), world, values)[0] == {0: 2, 1: 2, 2: 3, 3: 2}
     assert after(adversary_of(world, FOUR, **mimic, target="spread"), world, values)[0] == {0: 2, 1: 2, 2: 3, 3: 3}
@@ -117,7 +117,7 @@ ONE: dict[str, Any] = {"attack__clients": [1]}
 
 
 def test_float_buffers_stay_as_they_were_trained(trial: Any) -> None:
-    bn = {"model__name": "mlp-bn"}
+    bn: dict[str, Any] = {"model__name": "mlp-bn"}
     sent, honest = trained(world_of(trial, **bn))
     attacked = world_of(trial, **bn, **ONE, attack__name="sign-flip")
     count = attacked.resident.layout.n_weights
@@ -130,7 +130,7 @@ def test_float_buffers_stay_as_they_were_trained(trial: Any) -> None:
 
 def test_privacy_comes_after_the_attack(trial: Any) -> None:
     """An attacker sends noise of any size; what leaves the client is clipped all the same."""
-    loud = {**ONE, "attack__name": "noise", "attack__s": 100.0}
+    loud: dict[str, Any] = {**ONE, "attack__name": "noise", "attack__s": 100.0}
     sent, found = trained(world_of(trial, **loud))
     assert float((found - sent).norm()) > 1000
     quiet = world_of(trial, **loud, privacy__name="nominal", privacy__epsilon=1e9)
@@ -140,7 +140,7 @@ def test_privacy_comes_after_the_attack(trial: Any) -> None:
 
 def test_an_attackers_hello_and_its_local_test_stay_clean(trial: Any) -> None:
     """Only what it trains on is changed, and its counts with it."""
-    flip = {**ONE, "attack__name": "label-flip", "attack__mapping": "next"}
+    flip: dict[str, Any] = {**ONE, "attack__name": "label-flip", "attack__mapping": "next"}
     honest, attacked = world_of(trial), world_of(trial, **flip)
     told = [each.do(Job("hello", 1, 0), None) for each in (honest, attacked)]
     assert told[0].numbers.keys() == told[1].numbers.keys()
@@ -150,8 +150,8 @@ def test_an_attackers_hello_and_its_local_test_stay_clean(trial: Any) -> None:
     down = honest.method.send(server, 1)
     tested = [each.do(Job("evaluate", 1, 1, down, measures=("personal",)), None) for each in (honest, attacked)]
     assert np.array_equal(tested[0].counts["personal"], tested[1].counts["personal"])
-    counts = [each.client(Job("train", 1, 1, down), None).counts.tolist() for each in (honest, attacked)]
-    assert counts[1] == [counts[0][-1], *counts[0][:-1]] != counts[0]
+    held = [each.client(Job("train", 1, 1, down), None).counts.tolist() for each in (honest, attacked)]
+    assert held[1] == [held[0][-1], *held[0][:-1]] != held[0]
     assert attacked.client(Job("train", 0, 1, down), None).counts.tolist() == (
         honest.client(Job("train", 0, 1, down), None).counts.tolist()
     )
