@@ -48,9 +48,10 @@ def test_an_epsilon_that_no_noise_reaches_is_refused() -> None:
         noise_for(1e-12, 1e-5, 1.0, 10)
 
 
-def test_without_opacus_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opacus", None)
+@pytest.mark.parametrize("package", ["opacus", "cryptography"])
+def test_without_a_package_a_sentence_says_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
     accountant.need_opacus.cache_clear()
-    with pytest.raises(UsageError, match=r"pip install 'polyfed\[privacy\]'"):
+    with pytest.raises(UsageError, match=rf"the package '{package}': pip install 'polyfed\[privacy\]'"):
         accountant.need_opacus()
     accountant.need_opacus.cache_clear()

@@ -23,7 +23,7 @@ from polyfed.methods.base import methods
 from polyfed.threats.accountant import epsilon_of
 from polyfed.threats.privacy import SECRET
 from polyfed.threats.privacy.dp_sgd import PRESENCE
-from polyfed.threats.privacy.noise import clipped, normal, secret_generator
+from polyfed.threats.privacy.noise import secret_generator
 from polyfed.threats.privacy.nominal import NOMINAL, Nominal
 from trials import StopAfter
 
@@ -191,6 +191,18 @@ def test_who_accepts_that_classes_are_known_reads_it_in_card_and_report(trial, c
     assert any(PRESENCE in card for card in cards)
 
 
+def test_what_finish_makes_is_outside_the_guarantee_and_the_card_says_so(trial, cli):
+    """A personal head is tuned once more after the last round; FedAvg's models are not."""
+    for method, outside in (("fedper", True), ("fedavg", False)):
+        result = trial({**DP, "method.name": method, "rounds": 1})
+        told = any("models tuned after the last round" in each for each in result.summary["privacy"]["outside"])
+        shipped = result.path.parent / f"shipped-{method}"
+        cli("export", str(result.path), "--client", "0", "--out", str(shipped))
+        card = (shipped / "card.md").read_text()
+        assert "epsilon" in card
+        assert told is ("outside the guarantee: keep it there" in card) is outside
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -216,21 +228,34 @@ def test_every_round_has_noise_of_its_own(trial):
         assert torch.allclose(one, two, atol=1e-6) is (not noise)
 
 
+def trained(trial, changes, client=0, secret=False):
+    """What a client is sent and sends, and the world it does so in."""
+    world = World(config_of(trial.keys(changes)), secret=secret)
+    down = world.method.send(server_of(world), client)
+    outcome = world.do(Job("train", client, 1, down), None)
+    assert not outcome.error, outcome.trace
+    return world, down["w"], outcome.up["w"]
+
+
+def test_the_bound_of_gradients_is_the_one_given(trial):
+    """Hardly any noise, and every gradient longer than the bound: ten times the bound is ten times the way."""
+    moved = []
+    for clip in (1e-5, 1e-4):
+        changes = {"privacy.name": "dp-sgd", "privacy.noise": 1e-3, "privacy.clip": clip, "train.batch": 64}
+        _, sent, up = trained(trial, {**changes, "train.lr": 100.0, "train.epochs": 1})
+        moved.append(float((up - sent).norm()))
+    assert moved[1] == pytest.approx(10 * moved[0], rel=0.02)
+
+
 # ---- between real sites
 
 
-def test_secret_noise_is_normal_and_does_not_come_from_a_seed_of_32_bits(monkeypatch):
-    def refused(*_):
-        raise AssertionError("torch keeps only 32 bits of a seed")
-
-    monkeypatch.setattr(torch, "Generator", refused)
-    draws = [normal(True, 0, "dp-noise", 1, 0)(torch.zeros(100, 200)) for _ in range(2)]
-    assert not torch.equal(*draws)
-    assert draws[0].dtype == torch.float32
-    for values in draws:
-        assert float(values.mean()) == pytest.approx(0, abs=0.05)
-        assert float(values.std()) == pytest.approx(1, abs=0.03)
-    assert len({secret_generator().bit_generator.state["state"]["key"].tobytes() for _ in range(9)}) == 9
+def test_batches_are_as_secret_as_the_noise(trial):
+    for secret, masks in ((True, secret_generator), (False, None)):
+        world, down, _ = trained(trial, DP, secret=secret)
+        client = world.client(Job("train", 0, 1, Message(w=down)), None)
+        assert client.private is not None
+        assert client.private.masks is masks
 
 
 def test_real_sites_draw_secret_noise_and_keep_their_reports(trial):
@@ -320,6 +345,15 @@ def run_upload(client, flat):
     return Upload(client, 10, Message(w=flat))
 
 
+def test_a_clients_update_is_clipped_before_it_is_sent(trial):
+    changes = {**USER, "privacy.clip": 0.05, "train.lr": 1.0}
+    _, sent, up = trained(trial, changes)
+    assert float((up - sent).norm()) == pytest.approx(0.05, rel=1e-3)
+    _, sent, whole = trained(trial, {**changes, "privacy.clip": 1e6})
+    assert float((whole - sent).norm()) > 0.1
+    assert torch.nn.functional.cosine_similarity(up - sent, whole - sent, dim=0) == pytest.approx(1, abs=1e-4)
+
+
 def test_a_user_level_run_counts_rounds(trial):
     result = trial({**USER, "rounds": 4, "participation": 0.3, "method.name": "fedper"})
     told, rows = result.summary["privacy"], result.records("privacy")
@@ -391,6 +425,19 @@ def test_nominal_noise_is_on_clipped_weights_and_promises_nothing(trial):
     assert NOMINAL in told["outside"]
 
 
+def test_nominal_noise_has_the_size_of_the_formula_and_is_keyed(trial):
+    changes = {"privacy.name": "nominal", "privacy.epsilon": 0.1, "train.lr": 1e-9}
+    noise = {}
+    for client in (0, 1):
+        world, sent, up = trained(trial, changes, client)
+        noise[client] = up - sent
+        level = Nominal(epsilon=0.1).deviation(len(world.federation.clients[client].train))
+        assert float(noise[client].std()) == pytest.approx(level, rel=0.05)
+    assert not torch.isclose(noise[0] / noise[0].std(), noise[1] / noise[1].std(), rtol=1e-3).all()
+    later = world.do(Job("train", 1, 2, Message(w=sent)), None).up["w"]
+    assert not torch.isclose(later - sent, noise[1], rtol=1e-3).all()
+
+
 def test_nominal_clipping_after_every_step(trial):
     changes = {"privacy.name": "nominal", "privacy.epsilon": 1e9, "privacy.per_step": True, "train.epochs": 3}
     world = World(config_of(trial.keys(changes)))
@@ -398,13 +445,6 @@ def test_nominal_clipping_after_every_step(trial):
     client = world.client(Job("train", 0, 1, down), None)
     world.method.train(client)
     assert float((client.live.weights - client.received.w.weights).norm()) <= 0.1 + 1e-5
-
-
-def test_clipping_counts_what_was_longer():
-    assert clipped(torch.tensor([3.0, 4.0]), 5.0)[1] is False
-    shorter, was_longer = clipped(torch.tensor([3.0, 4.0]), 1.0)
-    assert was_longer
-    assert shorter.tolist() == pytest.approx([0.6, 0.8])
 
 
 # ---- selection

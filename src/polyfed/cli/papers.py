@@ -34,7 +34,11 @@ def reproduce(
     store: StorePath = None,
     calibrate: Annotated[bool, typer.Option("--calibrate", help="List, with times that are measured now.")] = False,
     write_docs: Annotated[
-        Path | None, typer.Option("--write-docs", help="Run nothing; write the page of results to this file.")
+        Path | None,
+        typer.Option(
+            "--write-docs",
+            help="Run nothing; write the page of results to this file, or the tables that it has places for.",
+        ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -45,11 +49,7 @@ def reproduce(
     folder = out or Path(os.environ.get("POLYFED_OUT") or "runs") / "papers"
     kept = Store.open(store_path(store, folder))
     if write_docs is not None:
-        from polyfed.files import write_file
-        from polyfed.papers.page import results_page
-
-        write_file(write_docs, results_page(kept).encode())
-        print_value({"page": str(write_docs)}, as_json, lambda: f"results: {write_docs}")
+        _write_page(write_docs, kept, as_json)
         return
     if not names or calibrate:
         _list(names or [], kept, calibrate, as_json)
@@ -57,6 +57,17 @@ def reproduce(
     from polyfed.papers.reproduce import Wish
 
     _run(names, Wish(scale, seeds, only, rows, minutes, who={"jobs": _jobs(jobs)}), kept, folder, as_json, quiet)
+
+
+def _write_page(file: Path, store: "Store", as_json: bool) -> None:
+    """The page of results; of a page that somebody wrote, only the tables that it has places for."""
+    from polyfed.files import write_file
+    from polyfed.papers.page import results_page
+    from polyfed.papers.places import filled, has_places
+
+    page = file.read_text(encoding="utf-8") if file.is_file() else ""
+    write_file(file, (filled(page, store) if has_places(page) else results_page(store)).encode())
+    print_value({"page": str(file)}, as_json, lambda: f"results: {file}")
 
 
 def store_path(given: Path | None, out: Path) -> Path:

@@ -89,9 +89,11 @@ def _quiet() -> "Iterator[None]":
 
 @cache
 def need_opacus() -> None:
-    """Refuse in a sentence where the accountant is not installed."""
+    """Refuse in a sentence where the accountant is not installed, or what keyed noise is made with."""
     try:
         with _quiet():
+            import cryptography  # noqa: F401
             import opacus  # noqa: F401
-    except ImportError:
-        raise UsageError("privacy needs the package 'opacus': pip install 'polyfed[privacy]'") from None
+    except ImportError as error:
+        missing = "cryptography" if "cryptography" in str(error) else "opacus"
+        raise UsageError(f"privacy needs the package '{missing}': pip install 'polyfed[privacy]'") from None
