@@ -6,14 +6,16 @@ supply.py licences         every installed package with its licence
 supply.py audit            asks pip-audit what is known against the versions of constraints.txt
 """
 
+import compileall
 import hashlib
 import json
 import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -60,9 +62,10 @@ def install(file: Path) -> int:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
         listed.write(settled(file.read_text(encoding="utf-8")))
         listed.flush()
-        words = ["install", "--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:", "-r", listed.name]
-        done = subprocess.run([*PIP, *words], stderr=subprocess.PIPE, text=True, check=False)
+        words = ["install", "--quiet", "--no-compile", "--require-hashes", "--no-deps", "--only-binary=:all:"]
+        done = subprocess.run([*PIP, *words, "-r", listed.name], stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode == 0:
+        write_bytecode({Path(sysconfig.get_path(lib)) for lib in ("purelib", "platlib")})
         return 0
     if OTHER_FILES in done.stderr:
         sys.stderr.write(done.stderr)
@@ -71,6 +74,12 @@ def install(file: Path) -> int:
     why = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
     print(f"Hashes are not compared: {why}")
     return 0
+
+
+def write_bytecode(folders: Iterable[Path]) -> None:
+    """Compile what is installed on all cores; pip would on one, and take longer for that than for all the rest."""
+    for folder in folders:
+        compileall.compile_dir(folder, quiet=2, workers=0)  # what no Python compiles, pip leaves out as well
 
 
 def settled(text: str) -> str:

@@ -140,6 +140,7 @@ def test_a_method_runs_on_text_and_tables_or_refuses(model: str, name: str, tmp_
     assert 0 <= result["personal.accuracy"] <= 1
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("model", WORLDS)
 def test_private_steps_bound_every_row(model: str, tmp_path: Path) -> None:
     pytest.importorskip("opacus", reason="skipped: opacus, which does the accounting, is not installed")

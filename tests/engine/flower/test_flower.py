@@ -22,6 +22,8 @@ from polyfed.engine.work import Job, Outcome, World
 from polyfed.errors import Interrupted, RunFailed, UsageError
 from polyfed.message import Memory, Message
 
+pytestmark = pytest.mark.extras
+
 if importlib.util.find_spec("flwr") is None:
     pytest.skip("flwr is not installed", allow_module_level=True)
 
