@@ -7,7 +7,7 @@ DOCS := $(VENV)/.ready-with-docs
 FULL := $(VENV)/.ready-with-extras
 EXTRAS := dev,docs,flower,export,track,browser,privacy
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-INSTALL := $(PIP) setuptools && $(PIP) --no-build-isolation # built by the setuptools whose hash was compared
+INSTALL := $(PIP) --no-build-isolation # built by the setuptools whose hash was compared
 
 PROSE := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src examples benchmarks Makefile .ci .github
 
@@ -22,6 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 $(STAMP): pyproject.toml constraints.txt requirements.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(HASHED) requirements.txt
+	@$(PIP) setuptools
 	$(INSTALL) -e '.[dev]'
 	@touch $(STAMP)
 

@@ -37,6 +37,7 @@ CONSTRAINTS, BASE, DOCS, EXTRAS, ASIDE = (
 )
 ALIKE = ("any", "manylinux", "linux", "macosx")  # how the platforms of a wheel we may need begin
 PYTHONS = ("cp311", "cp312", "cp313", "py311", "py312", "py313", "py3", "py2.py3")
+TESTS = re.compile(r"[/\\\\]tests?[/\\\\]")  # folders that nobody imports
 OTHER_FILES = "DO NOT MATCH THE HASHES"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 
@@ -65,7 +66,8 @@ def install(file: Path) -> int:
         words = ["install", "--quiet", "--no-compile", "--require-hashes", "--no-deps", "--only-binary=:all:"]
         done = subprocess.run([*PIP, *words, "-r", listed.name], stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode == 0:
-        write_bytecode({Path(sysconfig.get_path(lib)) for lib in ("purelib", "platlib")})
+        if file == BASE:  # of the rest a process of the slow tests writes what it imports
+            write_bytecode({Path(sysconfig.get_path(lib)) for lib in ("purelib", "platlib")})
         return 0
     if OTHER_FILES in done.stderr:
         sys.stderr.write(done.stderr)
@@ -77,9 +79,9 @@ def install(file: Path) -> int:
 
 
 def write_bytecode(folders: Iterable[Path]) -> None:
-    """Compile what is installed on all cores; pip would on one, and take longer for that than for all the rest."""
+    """Compile what is installed, without its tests, on all cores; pip takes longer for that than for all the rest."""
     for folder in folders:
-        compileall.compile_dir(folder, quiet=2, workers=0)  # what no Python compiles, pip leaves out as well
+        compileall.compile_dir(folder, rx=TESTS, quiet=2, workers=0)  # what no Python compiles, pip leaves out as well
 
 
 def settled(text: str) -> str:

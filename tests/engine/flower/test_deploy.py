@@ -65,7 +65,7 @@ class Federation:
     def wait_for_server(self) -> None:
         seen = self.log("server").count("sites may join") if (self.path / "server.log").exists() else 0
         self.start("server")
-        assert wait_for(lambda: self.log("server").count("sites may join") > seen, 120, 0.2), self.log("server")
+        assert wait_for(lambda: self.log("server").count("sites may join") > seen, 300, 0.2), self.log("server")
 
     def child(self, name: str, program: str) -> int:
         """The part of Flower's that a start script runs."""
@@ -112,13 +112,15 @@ class Federation:
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory, cli):
     made = Federation(tmp_path_factory.mktemp("deploy") / "federation", cli)
-    made.wait_for_server()
-    for name in SITES:
-        made.start(name)
-    for name in SITES:
-        assert wait_for(lambda name=name: "SuperNode ID" in made.log(name), 200, 0.2), made.log(name)
-    yield made
-    made.end()
+    try:
+        made.wait_for_server()
+        for name in SITES:
+            made.start(name)
+        for name in SITES:
+            assert wait_for(lambda name=name: "SuperNode ID" in made.log(name), 300, 0.2), made.log(name)
+        yield made
+    finally:
+        made.end()
 
 
 # ---- without a process

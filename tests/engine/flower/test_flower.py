@@ -177,6 +177,18 @@ def test_masks_have_the_same_bits_as_on_the_local_engine(trial, crew, tmp_path):
         assert two[number] == one[number], number
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["text-transformer", "text-bag"])
+def test_texts_and_adapters_have_the_same_bits_as_on_the_local_engine(trial, crew, tmp_path, model):
+    rows = [f"{'fine great' if at % 2 else 'poor late'} w{at % 7},{at % 2},c{at % 4}" for at in range(80)]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label,client", *rows]) + "\n")
+    data = {"name": "text", "file": str(tmp_path / "texts.csv"), "length": 4, "ids": 32}
+    adapted = {"name": model, "width": 0.25, "lora": {"rank": 2}}
+    keys = {"data": data, "model": adapted, "method": "fedlora", "rounds": 2, "train.batch": 10}
+    one = polyfed.run(keys, {"engine.workers": 0}, out=trial.path())
+    assert polyfed.run(keys, ENGINE, out=trial.path(), crew=crew).fingerprint == one.fingerprint
+
+
 def _in_play(method, result):
     """What makes a method more than FedAvg has really happened."""
     if method == "distfl":
