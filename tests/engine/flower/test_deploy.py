@@ -722,7 +722,7 @@ def test_a_site_refuses_an_app_that_was_not_signed_even_from_who_has_the_token(f
         text = FOREIGN.replace("{marks!r}", repr(str(marks)))
         (app / "polyfed_app" / f"{side}_app.py").write_text(f"{text}\napp = {side}\n")
     processes.call(server, "run", str(app), "polyfed")
-    assert wait_for((marks / "replies").exists, 150, 0.2), federation.log("server")[-2000:]
+    assert wait_for((marks / "replies").exists, 400, 0.2), federation.log("server")[-2000:]
     from flwr.common.constant import ErrorCode
 
     assert (marks / "replies").read_text() == str([ErrorCode.INVALID_FAB] * 3)
@@ -770,24 +770,24 @@ def test_with_masks_a_site_the_server_app_and_the_superlink_are_killed_and_train
     keys = {"model.name": "lraspp-small", "data.classes": masked.CLASSES, "rounds": 3}
     words = [f"{key}={value}" for key, value in keys.items()] + [f"method.{key}={striking[key]}" for key in striking]
     going = federation.deploy("run", *words, "method.how=sleep", f"method.marker={marker}")
-    assert wait_for(marker.exists, 200, 0.1), federation.log("b")
+    assert wait_for(marker.exists, 400, 0.1), federation.log("b")
     os.kill(federation.child("b", "supernode"), signal.SIGKILL)  # in the middle of round 2
     federation.processes["b"].wait(30)
     federation.start("b")
     run = federation.newest()
-    assert wait_for(lambda: (run / "checkpoints" / "at-000002").exists(), 200, 0.1), (run / "log.txt").read_text()
+    assert wait_for(lambda: (run / "checkpoints" / "at-000002").exists(), 400, 0.1), (run / "log.txt").read_text()
     os.kill(_server_app(federation), signal.SIGKILL)
     code, _, err = federation.done(going)
     assert (code, "deploy resume" in err) == (4, True)
 
     going = federation.deploy("resume")
-    assert wait_for(lambda: "resumed after round 2" in (run / "log.txt").read_text(), 200, 0.1)
+    assert wait_for(lambda: "resumed after round 2" in (run / "log.txt").read_text(), 400, 0.1)
     os.kill(federation.child("server", "superlink"), signal.SIGKILL)
     code, _, err = federation.done(going)
     assert code == 4, err
     federation.processes["server"].wait(30)
     federation.wait_for_server()
-    assert wait_for(lambda: "SuperNode ID" in federation.log("b").rpartition("Starting Flower SuperNode")[2], 200, 0.5)
+    assert wait_for(lambda: "SuperNode ID" in federation.log("b").rpartition("Starting Flower SuperNode")[2], 400, 0.5)
     code, summary, err = federation.done(federation.deploy("resume"))
     assert code == 0, err
     assert newest_times(federation, run) == [3, 2, 3], "no round counts twice"
