@@ -6,18 +6,23 @@ STAMP := $(VENV)/.ready
 DOCS := $(VENV)/.ready-with-docs
 FULL := $(VENV)/.ready-with-extras
 EXTRAS := dev,docs,flower,export,track,browser,privacy
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL := $(PIP) --no-build-isolation # built by the setuptools whose hash was compared
 
 PROSE := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src examples benchmarks Makefile .ci .github
 
 HASHES ?= yes
 HASHED := test "$(HASHES)" = no || $(BIN)/python .ci/supply.py install
 
+# the tests start hundreds of processes: each reads the bytecode that the first one wrote, where the machine says no too
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-slow mutate faults fuzz lint types bench bench-full hashes licences audit docs release clean
 
 $(STAMP): pyproject.toml constraints.txt requirements.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(HASHED) requirements.txt
+	@$(PIP) setuptools
 	$(INSTALL) -e '.[dev]'
 	@touch $(STAMP)
 
@@ -38,7 +43,7 @@ test: $(STAMP) ## the fast tests
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 test-slow: $(FULL) ## random kills, Ray, deployment, browser, README commands
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "slow or extras" -n 2 --dist loadgroup
 
 mutate: $(STAMP) ## whether the tests notice single wrong lines, half an hour; stopped, it goes on where it was
 	$(BIN)/python -m tests.mutations

@@ -6,14 +6,16 @@ supply.py licences         every installed package with its licence
 supply.py audit            asks pip-audit what is known against the versions of constraints.txt
 """
 
+import compileall
 import hashlib
 import json
 import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -35,6 +37,7 @@ CONSTRAINTS, BASE, DOCS, EXTRAS, ASIDE = (
 )
 ALIKE = ("any", "manylinux", "linux", "macosx")  # how the platforms of a wheel we may need begin
 PYTHONS = ("cp311", "cp312", "cp313", "py311", "py312", "py313", "py3", "py2.py3")
+TESTS = re.compile(r"[/\\\\]tests?[/\\\\]")  # folders that nobody imports
 OTHER_FILES = "DO NOT MATCH THE HASHES"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 
@@ -60,9 +63,11 @@ def install(file: Path) -> int:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
         listed.write(settled(file.read_text(encoding="utf-8")))
         listed.flush()
-        words = ["install", "--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:", "-r", listed.name]
-        done = subprocess.run([*PIP, *words], stderr=subprocess.PIPE, text=True, check=False)
+        words = ["install", "--quiet", "--no-compile", "--require-hashes", "--no-deps", "--only-binary=:all:"]
+        done = subprocess.run([*PIP, *words, "-r", listed.name], stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode == 0:
+        if file == BASE:  # of the rest a process of the slow tests writes what it imports
+            write_bytecode({Path(sysconfig.get_path(lib)) for lib in ("purelib", "platlib")})
         return 0
     if OTHER_FILES in done.stderr:
         sys.stderr.write(done.stderr)
@@ -71,6 +76,12 @@ def install(file: Path) -> int:
     why = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
     print(f"Hashes are not compared: {why}")
     return 0
+
+
+def write_bytecode(folders: Iterable[Path]) -> None:
+    """Compile what is installed, without its tests, on all cores; pip takes longer for that than for all the rest."""
+    for folder in folders:
+        compileall.compile_dir(folder, rx=TESTS, quiet=2, workers=0)  # what no Python compiles, pip leaves out as well
 
 
 def settled(text: str) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from starter import programs
+
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"(?:^<!-- skip: (?P<why>[^\n]+) -->\n)?^```(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^```", re.S | re.M)
 NAMED = re.compile(r"# (\S+\.(?:py|yaml))\n")
@@ -55,8 +57,8 @@ def steps(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The caller's, with this interpreter's commands first and runs under the folder."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    """The caller's, with a quick `polyfed` and this interpreter's commands first, and with runs under the folder."""
+    path = f"{programs()}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "POLYFED_OUT": str(folder / "out")}
 
 

@@ -1,5 +1,6 @@
 """What people who join expect to find: how to cite, report and release, and that each says what is true."""
 
+import ast
 import re
 import tomllib
 from importlib import metadata
@@ -145,3 +146,44 @@ def test_the_changelog_keeps_its_form() -> None:
         kinds = re.findall(r"^### (.+)$", section, re.M)
         assert set(kinds) <= KINDS
         assert len(kinds) == len(set(kinds))
+
+
+# ---- the tests themselves
+
+EXTRAS = {"flwr", "opacus", "tensorboard", "mlflow", "wandb", "onnx", "onnxscript", "onnxruntime", "playwright"}
+LATER = re.compile(r"mark\.(slow|extras)\b")  # what `make test-slow` runs
+
+
+def wanted_extras(*nodes: ast.AST) -> set[str]:
+    """The packages that this code skips tests without."""
+    calls = [call for node in nodes for call in ast.walk(node) if isinstance(call, ast.Call) and call.args]
+    asked = [c.args[0] for c in calls if ast.unparse(c.func).endswith(("importorskip", "find_spec"))]
+    return {str(name.value).partition(".")[0] for name in asked if isinstance(name, ast.Constant)} & EXTRAS
+
+
+def never_run(source: str) -> list[str]:
+    """The tests that the fast tier skips for want of an extra, and that the slow tier does not know."""
+    body = ast.parse(source).body
+    if any(LATER.search(ast.unparse(one)) for one in body if "pytestmark" in ast.unparse(one)):
+        return []
+    tests = [n for one in body for n in (one, *getattr(one, "body", ())) if isinstance(n, ast.FunctionDef)]
+    rest = [one for one in body if not isinstance(one, ast.FunctionDef | ast.ClassDef)]
+    late = [test for test in tests if any(LATER.search(ast.unparse(mark)) for mark in test.decorator_list)]
+    everything = ["the whole file"] if wanted_extras(*rest) else []
+    return everything + [test.name for test in tests if test not in late and wanted_extras(test)]
+
+
+def test_what_needs_an_extra_is_run_where_the_extras_are() -> None:
+    """`.ci/run` runs the fast tests without the extras, so that what needs one must be marked for the slow tier."""
+    texts = {file.name: file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py")}
+    found = {name: never_run(text) for name, text in texts.items() if "importorskip" in text or "find_spec" in text}
+    assert {name: tests for name, tests in found.items() if tests} == {}
+    assert '-m "slow or extras"' in makefile("test-slow")[0]
+
+
+def test_what_nobody_runs_is_seen() -> None:
+    one = "def test_one():\n    pytest.importorskip('opacus')\n"
+    assert never_run(one) == ["test_one"]
+    assert never_run(f"@pytest.mark.slow\n{one}") == never_run(f"pytestmark = pytest.mark.extras\n{one}") == []
+    assert never_run(f"class TestAll:\n    {one.replace('    ', '        ')}") == ["test_one"]
+    assert never_run("if find_spec('flwr') is None:\n    pytest.skip()\n") == ["the whole file"]

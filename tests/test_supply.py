@@ -68,8 +68,27 @@ def test_other_files_are_refused_and_a_missing_index_is_said(supply, answers, ca
     assert capsys.readouterr().out == (
         "Hashes are not compared: ERROR: No matching distribution found for absl-py==2.5.1\n"
     )
-    answers(0)
+
+
+def test_what_is_installed_is_compiled_at_once_and_what_extras_add_when_it_is_used(supply, answers, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(supply, "write_bytecode", compiled.append)
+    answers(1, err="noise\nERROR: No matching distribution found for absl-py==2.5.1")
     assert supply.install(supply.BASE) == 0
+    assert compiled == []
+    answers(0)
+    for file in (supply.BASE, supply.DOCS, supply.EXTRAS):
+        assert supply.install(file) == 0
+    assert len(compiled) == 1
+    assert Path(pytest.__file__).parents[1] in compiled[0]
+
+
+def test_bytecode_is_written_for_everything_but_tests_and_nonsense(supply, tmp_path):
+    for name in ("one.py", "package/two.py", "package/tests/three.py", "nonsense.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("number =\n" if name == "nonsense.py" else "number = 1\n")
+    supply.write_bytecode([tmp_path])
+    assert sorted(file.name.partition(".")[0] for file in tmp_path.rglob("*.pyc")) == ["one", "two"]
 
 
 def test_torch_is_the_build_pip_takes_if_its_hash_is_known(supply, answers, capsys):

@@ -94,15 +94,15 @@ def test_a_killed_process_leaves_its_cell_to_the_other(words: list[str], whole: 
 class TestSideBySide:
     """Two cells at once with a worker each; of three methods one takes the rounds of another."""
 
-    @pytest.fixture
+    @pytest.fixture(scope="class")
     def words(self, tiny: Keys) -> list[str]:
         keys = {**tiny, "rounds": 4, "data.limit": 40, "engine.workers": 1, "seeds": 2}
         return ["methods=[fedavg-ft,fedavg,fedper]", *(f"{key}={value}" for key, value in keys.items())]
 
-    @pytest.fixture
-    def alone(self, words: list[str], tmp_path: Path) -> Path:
+    @pytest.fixture(scope="class")
+    def alone(self, words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
         """Undisturbed, one after the other, and nothing shared."""
-        out = tmp_path / "alone"
+        out = tmp_path_factory.mktemp("alone") / "alone"
         assert forked(out, ["compare", *words, "jobs=1", "share=false", "--out", str(out)]).end() == 0
         return out
 

@@ -408,6 +408,7 @@ class TestRandomTransforms:
         there = polyfed.run(keys, data=data, **{"engine.workers": 1, "engine.start": "spawn"}).fingerprint
         assert here == there
 
+    @pytest.mark.extras
     def test_flower_has_no_way_to_them(self, runs: Path) -> None:
         pytest.importorskip("flwr")
         keys = {**{key: value for key, value in OWN.items() if not key.startswith("engine")}, "data.live": True}

@@ -17,10 +17,11 @@ from polyfed.engine.run_folder import RunFolder
 from polyfed.errors import DataError, Interrupted, UsageError
 from polyfed.measure import trackers as track
 
-needs_tensorboard = pytest.mark.skipif(
-    importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed"
-)
-needs_mlflow = pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="mlflow-skinny is not installed")
+
+def needs(package):
+    """Skip a test where a package is missing; the slow tier, which has it, runs the test too."""
+    missing = pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed")
+    return lambda test: pytest.mark.extras(missing(test))
 
 
 def recorded(result) -> dict[tuple[str, int], float]:
@@ -49,7 +50,7 @@ def mlflow_run(folder, experiment="polyfed"):
     return client, runs
 
 
-@needs_tensorboard
+@needs("tensorboard")
 def test_tensorboard_shows_the_records_of_a_stopped_and_resumed_run(trial, crews):
     plain = trial.kept({"method": "fedper"})
     run = trial.run({"method": "fedper", "track": "tensorboard"}, crew=crews.stop_at(9))
@@ -63,7 +64,7 @@ def test_tensorboard_shows_the_records_of_a_stopped_and_resumed_run(trial, crews
     assert ("personal_final/accuracy", 4) in shown
 
 
-@needs_mlflow
+@needs("mlflow")
 def test_mlflow_has_one_run_with_the_records_the_config_and_the_fingerprint(trial, crews, tmp_path):
     keys = {"method": "fedper", "track.name": "mlflow", "track.dir": str(tmp_path / "store"), "tag": "first"}
     run = trial.run(keys, crew=crews.stop_at(9))
@@ -183,7 +184,7 @@ def test_wandb_writes_through_no_link(tmp_path, wandb):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
+@needs("wandb")
 def test_wandb_itself_writes_the_records_offline(trial, crews, monkeypatch):
     from wandb.proto.wandb_internal_pb2 import Record
     from wandb.sdk.internal.datastore import DataStore
@@ -229,7 +230,7 @@ def test_a_tracker_that_is_not_installed_is_one_sentence_and_the_run_goes_on(tri
     assert result.finished
 
 
-@needs_tensorboard
+@needs("tensorboard")
 def test_a_tracker_that_breaks_half_way_is_left_out_once(trial, monkeypatch):
     def broken(self, round, numbers):
         raise OSError("the disk is full")

@@ -1,6 +1,5 @@
 """FedLoRA: personal adapters serve clients that differ, and only the shared slice is sent; text and tables besides."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +139,7 @@ def test_a_method_runs_on_text_and_tables_or_refuses(model: str, name: str, tmp_
     assert 0 <= result["personal.accuracy"] <= 1
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("model", WORLDS)
 def test_private_steps_bound_every_row(model: str, tmp_path: Path) -> None:
     pytest.importorskip("opacus", reason="skipped: opacus, which does the accounting, is not installed")
@@ -172,14 +172,10 @@ def written(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["text-transformer", "text-bag"])
-def test_workers_flower_and_a_stop_change_no_bit(model: str, tmp_path: Path) -> None:
+def test_workers_and_a_stop_change_no_bit(model: str, tmp_path: Path) -> None:
     keys = {**ADAPTED, **written(tmp_path), "model.ids": None, "model.name": model, "rounds": 2}
     bits = polyfed.run(keys, out=tmp_path / "serial").fingerprint
     assert polyfed.run(keys, {"engine.workers": 2}, out=tmp_path / "workers").fingerprint == bits
     with pytest.raises(Interrupted):
         polyfed.run(keys, out=tmp_path / "stopped", progress=StopAfterEachRound())
     assert polyfed.resume(tmp_path / "stopped").fingerprint == bits
-    if importlib.util.find_spec("flwr") is None:
-        pytest.skip("flwr is not installed")
-    flower = {key: value for key, value in keys.items() if key != "engine.workers"} | {"engine": {"name": "flower"}}
-    assert polyfed.run(flower, out=tmp_path / "flower").fingerprint == bits

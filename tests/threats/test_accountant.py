@@ -8,6 +8,7 @@ from polyfed.errors import UsageError
 from polyfed.threats import accountant
 from polyfed.threats.accountant import add, epsilon_of, noise_for
 
+pytestmark = pytest.mark.extras
 pytest.importorskip("opacus", reason="skipped: no opacus")
 
 FIGURES = [

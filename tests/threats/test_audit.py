@@ -79,6 +79,7 @@ def test_an_audit_of_a_run(trial, cli) -> None:
     assert "round 2" in text.out
 
 
+@pytest.mark.extras
 def test_what_is_hidden(trial) -> None:
     pytest.importorskip("opacus", reason="skipped: no opacus")
     steps = 60

@@ -27,6 +27,7 @@ from polyfed.threats.privacy.noise import secret_generator
 from polyfed.threats.privacy.nominal import NOMINAL, Nominal
 from trials import StopAfter
 
+pytestmark = pytest.mark.extras
 pytest.importorskip("opacus", reason="skipped: no opacus")
 
 DP: dict[str, Any] = {"privacy.name": "dp-sgd", "privacy.noise": 1.0}

@@ -17,6 +17,8 @@ if importlib.util.find_spec("flwr") is None:
 
 from polyfed.engine.flower.deploy import schema
 
+pytestmark = pytest.mark.extras
+
 SITES = ("a", "b", "c")
 
 

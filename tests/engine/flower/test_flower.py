@@ -22,6 +22,8 @@ from polyfed.engine.work import Job, Outcome, World
 from polyfed.errors import Interrupted, RunFailed, UsageError
 from polyfed.message import Memory, Message
 
+pytestmark = pytest.mark.extras
+
 if importlib.util.find_spec("flwr") is None:
     pytest.skip("flwr is not installed", allow_module_level=True)
 
@@ -173,6 +175,18 @@ def test_masks_have_the_same_bits_as_on_the_local_engine(trial, crew, tmp_path):
     assert two.fingerprint == one.fingerprint
     for number in ("global", "personal", "bytes", "failed", "rejected"):
         assert two[number] == one[number], number
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["text-transformer", "text-bag"])
+def test_texts_and_adapters_have_the_same_bits_as_on_the_local_engine(trial, crew, tmp_path, model):
+    rows = [f"{'fine great' if at % 2 else 'poor late'} w{at % 7},{at % 2},c{at % 4}" for at in range(80)]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label,client", *rows]) + "\n")
+    data = {"name": "text", "file": str(tmp_path / "texts.csv"), "length": 4, "ids": 32}
+    adapted = {"name": model, "width": 0.25, "lora": {"rank": 2}}
+    keys = {"data": data, "model": adapted, "method": "fedlora", "rounds": 2, "train.batch": 10}
+    one = polyfed.run(keys, {"engine.workers": 0}, out=trial.path())
+    assert polyfed.run(keys, ENGINE, out=trial.path(), crew=crew).fingerprint == one.fingerprint
 
 
 def _in_play(method, result):

@@ -20,6 +20,8 @@ from federations import make_federation
 from polyfed.engine.flower.deploy import contract, guard, keys, layout, limits, probes, processes, signing
 from polyfed.errors import RunFailed
 
+pytestmark = pytest.mark.extras
+
 RELEASE = "1.41."
 
 

@@ -26,6 +26,8 @@ from polyfed.engine.flower.deploy import guard, keys, layout, limits, private, p
 from polyfed.engine.flower.deploy.guard import BODY, CALLS, Guard, Reply
 from polyfed.errors import DataError
 
+pytestmark = pytest.mark.extras
+
 SITE = ec.generate_private_key(keys.CURVE)
 PEM = keys.pem_of(SITE.public_key())
 SEAL = signing.Signature("0" * 64, 0, "")
