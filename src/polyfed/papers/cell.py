@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 from polyfed.comparison.grid import experiment
@@ -40,21 +40,28 @@ class PaperCell:
 
     @property
     def layers(self) -> list[Tree]:
-        """Its keys, the later over the earlier: of all recipes, common ones, the scale's, the panel's, the row's."""
+        """Its keys, the later over the earlier: those of its setting, then the row's."""
+        if self.item.demo:
+            return self._common
+        row = self.item.rows[self.row]
+        return [unflatten(EVALUATED), *self._common, unflatten(row.keys), unflatten(getattr(row, self.scale))]
+
+    @property
+    def _common(self) -> list[Tree]:
+        """The keys that all rows of its setting have: common ones, the scale's, the panel's."""
         item, panel = self.item, self.item.panels[self.panel]
-        made = [item.keys, item.scales[self.scale].keys, panel.keys, getattr(panel, self.scale)]
-        if not item.demo:
-            row = item.rows[self.row]
-            made = [EVALUATED, *made, row.keys, getattr(row, self.scale)]
-        return [unflatten(layer) for layer in made]
+        layers = (item.keys, item.scales[self.scale].keys, panel.keys, getattr(panel, self.scale))
+        return [unflatten(layer) for layer in layers]
 
     @property
     def tree(self) -> Tree:
         """All its keys in one tree."""
-        made: Tree = {}
-        for layer in self.layers:
-            made = merge(made, layer)
-        return made
+        return reduce(merge, self.layers)
+
+    @property
+    def setting(self) -> Tree:
+        """The same without the row's."""
+        return reduce(merge, self._common)
 
     @cached_property
     def config(self) -> Config:
@@ -67,8 +74,14 @@ class PaperCell:
     @cached_property
     def identity(self) -> str:
         """A hash of what decides its numbers: equal cells of different items are the same experiment."""
-        what: Any = {"demo": self.item.demo, "seed": self.seed, "keys": self.tree}
-        return digest(what if self.item.demo else _counting(experiment(self.config)))
+        return digest(self.counting)
+
+    @property
+    def counting(self) -> Tree:
+        """What decides its numbers."""
+        if self.item.demo:
+            return {"demo": self.item.demo, "seed": self.seed, "keys": self.tree}
+        return _counting(experiment(self.config))
 
 
 def _counting(tree: Tree) -> Tree:
