@@ -95,7 +95,7 @@ def test_a_whole_paper_is_run_only_where_that_is_said(tiny: Path, cli: Cli) -> N
     words = ("reproduce", "tiny", "--seeds", "1", "--jobs", "1", "--store", "kept", "--quiet")
     said = cli(*words)
     assert said.code == 2
-    assert "tiny would run 8 cells of tiny.table1, tiny.table2, tiny.figure1, of unknown length: name one" in said.err
+    assert "tiny would run 7 cells of tiny.table1, tiny.table2, tiny.figure1, of unknown length: name one" in said.err
     assert "--minutes M" in said.err
     assert "--all" in said.err
     assert not list((tiny / "kept").rglob("*.json"))

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
 
@@ -19,13 +19,14 @@ DEMO = "demo"  # the row of an item that is no comparison of runs
 
 @dataclass(frozen=True, eq=False)
 class PaperCell:
-    """Where a cell stands, and what is run there."""
+    """Where a cell stands, and what is run there; `first` is the same with the first seed, if that is another."""
 
     item: Item
     scale: str
     panel: str
     row: str
     seed: int
+    first: "PaperCell | None" = None
 
     @property
     def name(self) -> str:
@@ -66,6 +67,8 @@ class PaperCell:
     @cached_property
     def config(self) -> Config:
         """Its experiment, checked."""
+        if self.first is not None:
+            return self.first.config.model_copy(update={"seed": self.seed})
         try:
             return make_config(*self.layers, {"seed": self.seed})
         except UsageError as error:
@@ -76,9 +79,11 @@ class PaperCell:
         """A hash of what decides its numbers: equal cells of different items are the same experiment."""
         return digest(self.counting)
 
-    @property
+    @cached_property
     def counting(self) -> Tree:
         """What decides its numbers."""
+        if self.first is not None:
+            return {**self.first.counting, "seed": self.seed}
         if self.item.demo:
             return {"demo": self.item.demo, "seed": self.seed, "keys": self.tree}
         return _counting(experiment(self.config))
@@ -111,12 +116,9 @@ def cells_of(item: Item, scale: str, seeds: int | None = None, only: str = "", r
     if scale not in item.scales:
         raise UsageError(f"{item.id} has no scale '{scale}'; it has {', '.join(item.scales)}")
     count = seeds if seeds is not None else item.scales[scale].seeds
-    return [
-        PaperCell(item, scale, panel, row, seed)
-        for seed in range(count)
-        for panel, row in _places(item)
-        if _has_text(panel, only) and _has_text(row, rows)
-    ]
+    places = [place for place in _places(item) if _has_text(place[0], only) and _has_text(place[1], rows)]
+    firsts = [PaperCell(item, scale, *place, 0) for place in places]
+    return firsts + [replace(first, seed=seed, first=first) for seed in range(1, count) for first in firsts]
 
 
 def _has_text(name: str, texts: str) -> bool:

@@ -4,6 +4,7 @@ A cell of the same row with another seed tells most, then one of another method 
 steps of its model on its data. All are minutes of one core.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -21,7 +22,6 @@ class Times:
 
     calibration: Calibration
     taken: dict[str, list[float]] = field(default_factory=dict)
-    _kin: dict[tuple[str, ...], tuple[str, str]] = field(default_factory=dict)
 
     @staticmethod
     def of(every: Iterable[ItemFound], calibration: Calibration) -> "Times":
@@ -31,30 +31,23 @@ class Times:
             for cell, stored in _finished(found):
                 if cell.identity not in seen:
                     seen.add(cell.identity)
-                    for key in made.kin(cell):
+                    for key in _kin(cell):
                         made.taken.setdefault(key, []).append(stored.minutes)
         return made
 
     def minutes(self, cell: PaperCell, measure: bool = False) -> float | None:
         """Minutes of one core that a cell takes; None where nothing tells. `measure` times what is not known yet."""
-        for key in self.kin(cell):
+        for key in _kin(cell):
             if key in self.taken:
                 return fmean(self.taken[key])
         return self.calibration.minutes(cell, measure)
 
     def left(self, cells: Iterable[PaperCell], measure: bool = False) -> Left:
         """What these cells take together, each experiment once."""
-        once = {cell.identity: cell for cell in cells}
-        each = [self.minutes(cell, measure) for cell in once.values()]
-        known = [minutes for minutes in each if minutes is not None]
-        return Left(len(each), len(known), sum(known))
-
-    def kin(self, cell: PaperCell) -> tuple[str, str]:
-        """What all seeds of a row have in common, and what all rows of its setting have."""
-        place = (cell.item.id, cell.scale, cell.panel, cell.row)
-        if place not in self._kin:
-            self._kin[place] = _kin(cell)
-        return self._kin[place]
+        seeds = Counter(cell.first or cell for cell in {cell.identity: cell for cell in cells}.values())
+        each = {cell: self.minutes(cell, measure) for cell in seeds}
+        known = {cell: minutes for cell, minutes in each.items() if minutes is not None}
+        return Left(seeds.total(), sum(seeds[cell] for cell in known), sum(seeds[cell] * known[cell] for cell in known))
 
 
 def _finished(found: ItemFound) -> Iterator[tuple[PaperCell, StoredCell]]:
@@ -65,6 +58,7 @@ def _finished(found: ItemFound) -> Iterator[tuple[PaperCell, StoredCell]]:
 
 
 def _kin(cell: PaperCell) -> tuple[str, str]:
+    """What all seeds of a row have in common, and what all rows of its setting have."""
     run = {key: value for key, value in cell.counting.items() if key != "seed"}
     setting = [cell.item.id, cell.scale] if cell.item.demo else cell.setting
     return f"run {digest(run)}", f"setting {digest(setting)}"
