@@ -38,8 +38,8 @@ def test_a_claim_holds_only_if_its_interval_does(differences: list[float], withi
     assert Interval.of(differences).word(within) == word
 
 
-def test_one_seed_is_said_to_decide_nothing() -> None:
-    assert Interval.of([5.0]).in_words() == "+5.00, one seed decides nothing"
+def test_one_seed_has_no_interval() -> None:
+    assert Interval.of([5.0]).in_words() == "+5.00 with one seed"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,24 @@ def test_the_last_third_counts_and_the_end_stands_beside(tmp_path: Path) -> None
     claim = Claim(says="better", better="FedPer", than=("FedAvg",), column="PA", panels=(A,))
     (verdict,) = _found(tmp_path, numbers, [claim]).verdicts
     assert (verdict.word, verdict.at_end) == (HOLDS, UNDECIDED)
-    assert "+2.10 [+1.85, +2.35], 3 seeds; at the end +2.00 [-0.48, +4.48], 3 seeds" in verdict.in_words()
+    words = "**holds** (S), +2.10 [+1.85, +2.35] over 3 seeds, by the last round alone: undecided"
+    assert verdict.in_words() == words
+    assert verdict.pairs[0].end.in_words() == "+2.00 [-0.48, +4.48] over 3 seeds"
+
+
+def test_a_claim_of_several_pairs_says_how_many_speak_for_it_and_which_is_the_weakest(tmp_path: Path) -> None:
+    numbers = {(panel, "FedAvg", s): (0.50, 0.50) for panel in (A, B) for s in range(3)}
+    numbers |= {(A, "FedPer", s): (0.55 + 0.001 * s,) * 2 for s in range(3)}
+    numbers |= {(B, "FedPer", s): (0.45 + 0.001 * s,) * 2 for s in range(3)}
+    both = Claim(says="better", better="FedPer", than=("FedAvg",), column="PA")
+    worse = Claim(says="worse", row=("FedPer",), above=40.0, column="PA")
+    said = [verdict.in_words() for verdict in _found(tmp_path, numbers, [both, worse]).verdicts]
+    against = (
+        "of 2 pairs 1 for it, 1 against it; the weakest, FedPer against FedAvg (alpha 9, PA), -4.90 [-5.15, -4.65]"
+    )
+    assert said[0] == f"**does not hold** (S), {against} over 3 seeds"
+    weakest = "the weakest, alpha 9 / FedPer / PA against 40, +5.10 [+4.85, +5.35] over 3 seeds"
+    assert said[1] == f"**holds** (S), both pairs for it; {weakest}"
 
 
 def test_only_seeds_that_both_have_are_paired(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """Recipes: all of them can be read, what they name is there, and a mistake is one sentence."""
 
+import math
 import re
 from pathlib import Path
 
 import pytest
 from tiny_paper import EXPECTED, TINY, item, room
 
+from polyfed.data.longtail import tail_sizes
 from polyfed.errors import UsageError
-from polyfed.papers.cell import cells_of, slug
+from polyfed.papers.cell import PaperCell, cells_of, slug
 from polyfed.papers.demos import demo_of
 from polyfed.papers.drawings import DRAWINGS
 from polyfed.papers.recipe import Item, find_items
@@ -113,3 +115,37 @@ def test_names_as_files() -> None:
     assert slug("FedAvg+local") != slug("FedAvg local")
     assert slug("fashion-mnist, IF 10, alpha 0.5") == "fashion-mnist-if-10-alpha-0.5"
     assert slug("../etc") == "etc"
+
+
+# ---- the cpu scale is long enough (a tenth of the paper's steps on the shared model)
+
+SAMPLES = {"fashion-mnist": 60000, "mnist": 60000, "cifar10": 50000, "cifar100": 50000, "cinic10": 90000}
+SAMPLES |= {"tiny-imagenet": 100000}
+CLASSES = {"cifar100": 100, "tiny-imagenet": 200}
+LEAST = 0.1
+
+
+def _steps(cell: PaperCell) -> float | None:
+    """A client's steps in a run, which are those of the shared model; None where the data decide who holds what."""
+    config = cell.config
+    name, limit = config.data.name, getattr(config.data, "limit", None)
+    if config.split.partition.by or name not in SAMPLES:
+        return None
+    classes = 20 if getattr(config.data, "labels", "") == "coarse" else CLASSES.get(name, 10)
+    each = min(SAMPLES[name] // classes, limit or SAMPLES[name])
+    held = sum(tail_sizes(each, classes, config.split.longtail).tolist()) / config.split.clients
+    test = config.split.test if isinstance(config.split.test, float) else 0.0
+    return config.rounds * config.train.steps(math.ceil((1 - test) * held / config.train.batch))
+
+
+@pytest.mark.parametrize("given", [i for i in find_items() if set(i.scales) == {"paper", "cpu"} and not i.demo])
+def test_the_cpu_scale_has_a_tenth_of_the_papers_steps(given: Item) -> None:
+    """Less than that compares networks that have learnt nothing."""
+    steps = {(s, c.panel, c.row): _steps(c) for s in given.scales for c in cells_of(given, s, seeds=1)}
+    short = {
+        place[1:]: (many, paper)
+        for place, many in steps.items()
+        if place[0] == "cpu" and many is not None and (paper := steps["paper", *place[1:]]) is not None
+        if many < LEAST * paper
+    }
+    assert not short

@@ -118,7 +118,25 @@ def test_when_the_time_is_up_no_cell_begins(tiny: Path) -> None:
     (found,) = _go(tiny, watch, minutes=0.0)
     assert watch.said == []
     assert len(found.missing) == 10
-    assert "Not done: 10 cells: `polyfed reproduce tiny.table1 --scale cpu`" in found.markdown()
+    assert "- Not done: 10 cells: `polyfed reproduce tiny.table1 --scale cpu`" in found.markdown()
+
+
+def test_a_whole_paper_is_run_only_where_that_is_said(tiny: Path, cli: Cli) -> None:
+    """Two people have begun days of work by a name; a paper that is done is shown."""
+    words = ("reproduce", "tiny", "--seeds", "1", "--jobs", "1", "--store", "kept", "--quiet")
+    said = cli(*words)
+    assert said.code == 2
+    assert "tiny would run 7 cells of tiny.table1, tiny.table2, tiny.figure1, of unknown length: name one" in said.err
+    assert "--minutes M" in said.err
+    assert "--all" in said.err
+    assert not list((tiny / "kept").rglob("*.json"))
+    cli("reproduce", "tiny", "--calibrate", "--json")
+    assert "about a minute of this machine, and 2 of unknown length: name one" in cli(*words).err
+    assert cli(*words, "--minutes", "0").code == 0
+    assert not list((tiny / "kept").rglob("*.json"))
+    assert cli(*words, "--all").code == 0
+    assert cli(*words).code == 0
+    assert cli("reproduce", "tiny.table1", "--all", "--seeds", "1", "--store", "kept", "--quiet").code == 0
 
 
 def test_the_table_has_printed_numbers_differences_and_claims(tiny: Path) -> None:
@@ -127,7 +145,8 @@ def test_the_table_has_printed_numbers_differences_and_claims(tiny: Path) -> Non
     ours = found.numbers(("alpha 1", "FedAvg", "GA"), end=True)
     assert f"| 30.50 | {sum(ours.values()) / 2 - 30.5:+.2f} |" in text
     assert "| FedAvg, tuned (control) |" in text
-    assert "- FedPer is best (F) **" in text
+    assert "- FedPer is best: **" in text
+    assert text.index("- FedPer is best") < text.index("| panel | row |")
     assert "Nothing was tried." in text
     assert "Misprint: A digit is wrong." in text
     tuned, plain = (found.numbers(("alpha 1", row, "PA")) for row in ("FedAvg, tuned", "FedAvg"))
@@ -141,7 +160,7 @@ def test_a_demo_is_run_kept_and_judged(tiny: Path) -> None:
     assert found.numbers(("IF 10", "all", "samples")) == {0: 20431.0}
     (verdict,) = found.verdicts
     assert verdict.word == "undecided"
-    assert "one seed decides nothing" in verdict.in_words()
+    assert verdict.in_words().endswith(" with one seed")
 
 
 def test_a_failed_cell_is_named_and_judged_without(tiny: Path, cli: Cli) -> None:
@@ -150,7 +169,7 @@ def test_a_failed_cell_is_named_and_judged_without(tiny: Path, cli: Cli) -> None
     said = cli("reproduce", "tiny.table1", "--only", "alpha 9", "--seeds", "1", "--jobs", "1", "--quiet")
     assert said.code == 4
     assert "| alpha 9 | FedAvg |" in said.out
-    assert "FedPer is best (F) **not measured**" in said.out
+    assert "FedPer is best: **not measured** (F)" in said.out
     assert "FedPer, seed 0 failed: init: cannot read a model from '/nowhere'" in said.err
     assert "1 cells failed; try them again with: polyfed reproduce tiny.table1" in said.err
 
@@ -174,7 +193,7 @@ def test_the_command_lists_runs_and_writes(tiny: Path, cli: Cli) -> None:
     assert before["tiny.table1"]["data"] == {"digits": True}
     nothing = {"done": 0, "stale": 0, "without_data": 0, "minutes": None}
     assert before["tiny.table1"]["scales"]["cpu"] == {"cells": 10, **nothing}
-    told = cli("reproduce", "tiny", "--seeds", "1", "--out", "out", "--jobs", "1", "--json", "--quiet")
+    told = cli("reproduce", "tiny", "--all", "--seeds", "1", "--out", "out", "--jobs", "1", "--json", "--quiet")
     assert told.code == 0, told.err
     assert [one["done"] for one in json.loads(told.out)] == [5, 1, 2]
     assert len(list((tiny / "results").rglob("*.json"))) == 7  # table 2 has its one cell from table 1

@@ -5,12 +5,13 @@ from xml.etree import ElementTree
 
 import pandas
 import pytest
+from matplotlib import pyplot
 from PIL import Image
 
 from polyfed.errors import UsageError
-from polyfed.report.charts import Axis, Bars, Chart, Line, Panel
+from polyfed.report.charts import PERCENT, Axis, Bars, Chart, Dots, Line, Panel
 from polyfed.report.kinds import KINDS, draw
-from polyfed.report.print import save
+from polyfed.report.print import drawing, save
 from polyfed.report.runs import Selection, select
 
 
@@ -65,3 +66,20 @@ def test_many_methods_and_names_fit(tmp_path: Path) -> None:
     save(Chart("k", "t", "c", [Panel("p", y, y, lines), Panel("q", names, y, bars)]), tmp_path / "x.png")
     with Image.open(tmp_path / "x.png") as picture:
         assert picture.size[0] < 2400
+
+
+def test_names_beside_points_hide_no_other_name_and_need_no_legend() -> None:
+    """25 methods in a crowd: each name is there once, inside, and over no other; eight colours would not tell them."""
+    dots = [
+        Dots(name, tint, [0.8 + 0.01 * (tint % 5)], [0.8 + 0.007 * (tint // 5)], [name], beside=True)
+        for tint, name in enumerate(f"method {number}" for number in range(25))
+    ]
+    figure = drawing(Chart("scatter", "", "", [Panel("", Axis("GA", "GA", PERCENT), Axis("PA", "PA", PERCENT), dots)]))
+    (axes,) = figure.axes
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
+    assert [text.get_text() for text in axes.texts] == [dot.series for dot in dots]
+    assert not [1 for i, one in enumerate(boxes) for other in boxes[:i] if one.overlaps(other)]
+    assert all(axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 for box in boxes)
+    assert not figure.legends
+    pyplot.close(figure)

@@ -13,6 +13,7 @@ from polyfed.errors import RunFailed, UsageError
 
 if TYPE_CHECKING:
     from polyfed.papers.found import ItemFound
+    from polyfed.papers.recipe import Item
     from polyfed.papers.reproduce import Wish
     from polyfed.papers.store import Store
 
@@ -30,9 +31,12 @@ def reproduce(
     rows: Annotated[str, typer.Option("--rows", help="Only rows with this text in their names; A|B: either.")] = "",
     jobs: Annotated[str, typer.Option(help="Cells at once: auto or a number.")] = "auto",
     minutes: Annotated[float | None, typer.Option(help="Begin no further cell after so many minutes.", min=0)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Run a whole paper, however long that takes.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Where its runs are; they go on there.")] = None,
     store: StorePath = None,
-    calibrate: Annotated[bool, typer.Option("--calibrate", help="List, with times that are measured now.")] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="List (or with --write-docs write), with times that are measured now.")
+    ] = False,
     write_docs: Annotated[
         Path | None,
         typer.Option(
@@ -49,24 +53,26 @@ def reproduce(
     folder = out or Path(os.environ.get("POLYFED_OUT") or "runs") / "papers"
     kept = Store.open(store_path(store, folder))
     if write_docs is not None:
-        _write_page(write_docs, kept, as_json)
+        _write_page(write_docs, kept, calibrate, as_json)
         return
     if not names or calibrate:
         _list(names or [], kept, calibrate, as_json)
         return
     from polyfed.papers.reproduce import Wish
 
-    _run(names, Wish(scale, seeds, only, rows, minutes, who={"jobs": _jobs(jobs)}), kept, folder, as_json, quiet)
+    wish = Wish(scale, seeds, only, rows, minutes, who={"jobs": _jobs(jobs)})
+    _run(names, wish, kept, folder, as_json, quiet, everything or minutes is not None)
 
 
-def _write_page(file: Path, store: "Store", as_json: bool) -> None:
+def _write_page(file: Path, store: "Store", calibrate: bool, as_json: bool) -> None:
     """The page of results; of a page that somebody wrote, only the tables that it has places for."""
     from polyfed.files import write_file
     from polyfed.papers.page import results_page
     from polyfed.papers.places import filled, has_places
 
     page = file.read_text(encoding="utf-8") if file.is_file() else ""
-    write_file(file, (filled(page, store) if has_places(page) else results_page(store)).encode())
+    made = filled(page, store) if has_places(page) else results_page(store, measure=calibrate)
+    write_file(file, made.encode())
     print_value({"page": str(file)}, as_json, lambda: f"results: {file}")
 
 
@@ -83,13 +89,17 @@ def _list(names: list[str], store: "Store", calibrate: bool, as_json: bool) -> N
     from polyfed.papers.calibrate import Calibration
     from polyfed.papers.recipe import find_items
 
-    listed = listing.entries(find_items(names), store, Calibration(), calibrate)
+    listed = listing.entries(find_items(names), store, Calibration.here(), calibrate)
     print_value(listing.as_json(listed), as_json, lambda: listing.as_text(listed))
 
 
-def _run(names: Sequence[str], wish: "Wish", store: "Store", folder: Path, as_json: bool, quiet: bool) -> None:
-    from polyfed.papers.recipe import SCALES, find_items
+def _run(
+    names: Sequence[str], wish: "Wish", store: "Store", folder: Path, as_json: bool, quiet: bool, whole: bool
+) -> None:
+    from polyfed.papers.calibrate import Calibration
+    from polyfed.papers.recipe import SCALES, find_items, papers
     from polyfed.papers.reproduce import reproduce as run_items
+    from polyfed.papers.times import Times
     from polyfed.report.progress import watching
 
     if wish.scale not in SCALES:
@@ -100,11 +110,14 @@ def _run(names: Sequence[str], wish: "Wish", store: "Store", folder: Path, as_js
     if not any(wish.cells(item) for item in chosen):
         asked = [f"{what} '{text}'" for what, text in (("--only", wish.only), ("--rows", wish.rows)) if text]
         raise UsageError(f"nothing of {', '.join(names)} has the text of {' and '.join(asked)} in its names")
+    if not whole and any(name in papers() for name in names):
+        _refuse_unless_done(names, chosen, wish, store)
     os.nice(max(0, NICENESS - os.nice(0)))
     with watching(not quiet) as watch:
         results = run_items(chosen, wish, store, folder, watch)
     written = _write(results, store, folder)
-    text = "\n".join(found.markdown() for found in results)
+    times = Times.of(results, Calibration.here())
+    text = "\n".join(found.markdown(times.left(found.missing)) for found in results)
     print_value([found.as_json() for found in results], as_json, lambda: text + "\n" + "\n".join(written))
     failed = {name: error for found in results for name, error in found.failures.items()}
     if failed:
@@ -112,6 +125,27 @@ def _run(names: Sequence[str], wish: "Wish", store: "Store", folder: Path, as_js
             say(f"{name} failed: {error}", 0)
         again = f"polyfed reproduce {' '.join(names)} --scale {wish.scale} --out {folder}"
         raise RunFailed(f"{len(failed)} cells failed; try them again with: {again}")
+
+
+def _refuse_unless_done(names: Sequence[str], chosen: "Sequence[Item]", wish: "Wish", store: "Store") -> None:
+    """A whole paper takes hours to days: whoever means it says so."""
+    from polyfed.papers.at_hand import with_data
+    from polyfed.papers.calibrate import Calibration, at_once
+    from polyfed.papers.found import ItemFound
+    from polyfed.papers.left import spoken
+    from polyfed.papers.times import Times
+
+    every = [ItemFound.of(item, wish.scale, wish.cells(item), store) for item in chosen]
+    open_ones = [found.item.id for found in every if found.missing]
+    left = Times.of(every, Calibration.here()).left(with_data([cell for found in every for cell in found.missing]))
+    if not left.cells:
+        return
+    unknown = f", and {left.cells - left.known} of unknown length" if left.known < left.cells else ""
+    about = f"about {spoken(at_once(left.minutes))} of this machine{unknown}" if left.known else "of unknown length"
+    raise UsageError(
+        f"{' '.join(names)} would run {left.cells} cells of {', '.join(open_ones)}, {about}: name one of these, give "
+        "--minutes M to begin no cell after M minutes, or --all to run them all"
+    )
 
 
 def _jobs(jobs: str) -> int | Literal["auto"]:

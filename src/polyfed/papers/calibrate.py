@@ -1,7 +1,8 @@
-"""How long a cell will take on this machine: a few timed steps of its model on its data, remembered for next time.
+"""How long a cell takes on a machine: a few timed steps of its model on its data, remembered for next time.
 
 It is an estimate of training and evaluating one model. Methods that do more (a second model, personalisation at every
-evaluation) take longer; where the store has cells of a row, their minutes are taken instead.
+evaluation) take longer; where the store has cells of a row, their minutes are taken instead. The times of this machine
+lie in the user's cache; a store may have those of a machine, for pages that are the same wherever they are made.
 """
 
 import json
@@ -21,6 +22,8 @@ from polyfed.parts.chunks import cores
 STEPS = 4  # that are timed, after one that is not
 SECONDS = 3.0  # after which no further step is taken
 FORWARD = 1 / 3  # of a step's time
+IN_STORE = "calibration.json"
+UNTIMED = ("limit", "augment", "root", "file")  # keys of data on which a step's time hardly depends
 
 
 def cache_file() -> Path:
@@ -30,18 +33,31 @@ def cache_file() -> Path:
 
 
 class Calibration:
-    """Times that were measured on this machine."""
+    """Times that were measured on one machine: this one, where they lie in the user's cache."""
 
-    def __init__(self, file: Path | None = None):
-        self.file = file or cache_file()
-        self.known: dict[str, Any] = self._read()
+    def __init__(self, file: Path, machine: dict[str, str] | None = None):
+        """Args: the file; and the machine whose times are wanted, where it matters."""
+        self.file = file
+        self.machine, self.known = self._read()
+        if machine is not None and self.machine != machine:
+            self.machine, self.known = machine, {}
 
-    def _read(self) -> dict[str, Any]:
+    @staticmethod
+    def here() -> "Calibration":
+        """Those of this machine."""
+        return Calibration(cache_file(), this_machine())
+
+    @staticmethod
+    def of_store(store: Path, measuring: bool = False) -> "Calibration":
+        """Those that a store has, of whichever machine; only those of this one, where more are to be measured."""
+        return Calibration(store / IN_STORE, this_machine() if measuring else None)
+
+    def _read(self) -> tuple[dict[str, str], dict[str, Any]]:
         try:
             found = json.loads(self.file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+            return dict(found["machine"]), dict(found["known"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return {}, {}
 
     def minutes(self, cell: PaperCell, measure: bool = False) -> float | None:
         """What a cell takes on one core; None for a demo, for data that are not here, and before it was measured."""
@@ -65,7 +81,14 @@ class Calibration:
 
     def _save(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        write_file(self.file, json.dumps(self.known, indent=0).encode(), durable=False)
+        told = {"machine": self.machine, "known": self.known}
+        write_file(self.file, (json.dumps(told, indent=0, sort_keys=True) + "\n").encode(), durable=False)
+
+
+def this_machine() -> dict[str, str]:
+    """The machine, as far as times depend on it."""
+    here = environment()
+    return {name: str(here[name]) for name in ("cpu", "torch")}
 
 
 def at_once(minutes: float) -> float:
@@ -79,8 +102,9 @@ def _sizes_key(config: Config) -> str:
 
 
 def _step_key(config: Config) -> str:
-    here, tree = environment(), config.dump()
-    return "seconds " + digest([here["cpu"], here["torch"], tree["model"], tree["data"], config.train.batch])
+    tree = config.dump()
+    data = {key: value for key, value in tree["data"].items() if key not in UNTIMED}
+    return "seconds " + digest([tree["model"], data, config.train.batch])
 
 
 def _sizes(config: Config) -> list[int]:
@@ -122,4 +146,4 @@ def _seconds_per_sample(config: Config) -> float:
             taken.append(time.process_time() - began)
             if sum(taken) > SECONDS:
                 break
-    return min(taken[1:] or taken) / batch
+    return float(f"{min(taken[1:] or taken) / batch:.3g}")

@@ -4,8 +4,8 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from typing import Any
 
 from polyfed.comparison.grid import experiment
@@ -19,13 +19,14 @@ DEMO = "demo"  # the row of an item that is no comparison of runs
 
 @dataclass(frozen=True, eq=False)
 class PaperCell:
-    """Where a cell stands, and what is run there."""
+    """Where a cell stands, and what is run there; `first` is the same with the first seed, if that is another."""
 
     item: Item
     scale: str
     panel: str
     row: str
     seed: int
+    first: "PaperCell | None" = None
 
     @property
     def name(self) -> str:
@@ -40,25 +41,34 @@ class PaperCell:
 
     @property
     def layers(self) -> list[Tree]:
-        """Its keys, the later over the earlier: of all recipes, common ones, the scale's, the panel's, the row's."""
+        """Its keys, the later over the earlier: those of its setting, then the row's."""
+        if self.item.demo:
+            return self._common
+        row = self.item.rows[self.row]
+        return [unflatten(EVALUATED), *self._common, unflatten(row.keys), unflatten(getattr(row, self.scale))]
+
+    @property
+    def _common(self) -> list[Tree]:
+        """The keys that all rows of its setting have: common ones, the scale's, the panel's."""
         item, panel = self.item, self.item.panels[self.panel]
-        made = [item.keys, item.scales[self.scale].keys, panel.keys, getattr(panel, self.scale)]
-        if not item.demo:
-            row = item.rows[self.row]
-            made = [EVALUATED, *made, row.keys, getattr(row, self.scale)]
-        return [unflatten(layer) for layer in made]
+        layers = (item.keys, item.scales[self.scale].keys, panel.keys, getattr(panel, self.scale))
+        return [unflatten(layer) for layer in layers]
 
     @property
     def tree(self) -> Tree:
         """All its keys in one tree."""
-        made: Tree = {}
-        for layer in self.layers:
-            made = merge(made, layer)
-        return made
+        return reduce(merge, self.layers)
+
+    @property
+    def setting(self) -> Tree:
+        """The same without the row's."""
+        return reduce(merge, self._common)
 
     @cached_property
     def config(self) -> Config:
         """Its experiment, checked."""
+        if self.first is not None:
+            return self.first.config.model_copy(update={"seed": self.seed})
         try:
             return make_config(*self.layers, {"seed": self.seed})
         except UsageError as error:
@@ -67,8 +77,16 @@ class PaperCell:
     @cached_property
     def identity(self) -> str:
         """A hash of what decides its numbers: equal cells of different items are the same experiment."""
-        what: Any = {"demo": self.item.demo, "seed": self.seed, "keys": self.tree}
-        return digest(what if self.item.demo else _counting(experiment(self.config)))
+        return digest(self.counting)
+
+    @cached_property
+    def counting(self) -> Tree:
+        """What decides its numbers."""
+        if self.first is not None:
+            return {**self.first.counting, "seed": self.seed}
+        if self.item.demo:
+            return {"demo": self.item.demo, "seed": self.seed, "keys": self.tree}
+        return _counting(experiment(self.config))
 
 
 def _counting(tree: Tree) -> Tree:
@@ -98,12 +116,9 @@ def cells_of(item: Item, scale: str, seeds: int | None = None, only: str = "", r
     if scale not in item.scales:
         raise UsageError(f"{item.id} has no scale '{scale}'; it has {', '.join(item.scales)}")
     count = seeds if seeds is not None else item.scales[scale].seeds
-    return [
-        PaperCell(item, scale, panel, row, seed)
-        for seed in range(count)
-        for panel, row in _places(item)
-        if _has_text(panel, only) and _has_text(row, rows)
-    ]
+    places = [place for place in _places(item) if _has_text(place[0], only) and _has_text(place[1], rows)]
+    firsts = [PaperCell(item, scale, *place, 0) for place in places]
+    return firsts + [replace(first, seed=seed, first=first) for seed in range(1, count) for first in firsts]
 
 
 def _has_text(name: str, texts: str) -> bool:

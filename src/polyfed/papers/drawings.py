@@ -186,7 +186,7 @@ def _dot(found: ItemFound, panels: Sequence[str], row: str, columns: tuple[str, 
     if not all(both):
         return []
     x, y = (fmean(_fractions(found, c, v)) for c, v in zip(columns, both, strict=True))
-    return [Dots(row, _tint(found, row), [x], [y], [row])]
+    return [Dots(row, _tint(found, row), [x], [y], [row], beside=True)]
 
 
 def histogram(found: ItemFound) -> list[Panel]:

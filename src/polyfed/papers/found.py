@@ -11,6 +11,7 @@ from polyfed.errors import PolyfedError
 from polyfed.measure.metrics import none_if_nan
 from polyfed.papers.cell import PaperCell
 from polyfed.papers.judge import Verdict, judge
+from polyfed.papers.left import Left, spoken
 from polyfed.papers.recipe import ALL, Item, Spot
 from polyfed.papers.store import Store, StoredCell
 
@@ -73,25 +74,6 @@ class ItemFound:
     def minutes(self) -> float:
         """What the finished cells took; an experiment that stands in several places counts once."""
         return sum({cell.identity: found.minutes for cell, found in self.current.items()}.values())
-
-    @cached_property
-    def _taken(self) -> dict[tuple[str, str], list[float]]:
-        """What finished cells took, by panel and row, and by panel alone."""
-        taken: dict[tuple[str, str], list[float]] = {}
-        for cell, found in self.current.items():
-            for place in ((cell.panel, cell.row), (cell.panel, "")):
-                taken.setdefault(place, []).append(found.minutes)
-        return taken
-
-    def minutes_of(self, cell: PaperCell) -> float | None:
-        """What a cell will take, judged by finished ones of its panel, of the same row if there are; None without."""
-        known = self._taken.get((cell.panel, cell.row)) or self._taken.get((cell.panel, ""))
-        return fmean(known) if known else None
-
-    @property
-    def left(self) -> list[PaperCell]:
-        """The missing cells, each experiment once."""
-        return list({cell.identity: cell for cell in self.missing}.values())
 
     @property
     def seeds(self) -> int:
@@ -177,39 +159,53 @@ class ItemFound:
         said = f"{len(self.current)} of {len(self.cells)} cells"
         return f"{said}, {len(self.stale)} stale" if self.stale else said
 
-    def markdown(self, level: int = 3) -> str:
-        """The item for people."""
-        item, scale = self.item, self.item.scales[self.scale]
-        parts = [f"{'#' * level} {item.place}: {item.title}", ""]
-        parts += [f"{item.note}\n"] if item.note else []
-        done = f"{self.progress()}, {self.minutes:.0f} minutes" if self.current else self.progress()
-        parts += [f"`{item.id}`, scale {self.scale}{f' ({scale.note})' if scale.note else ''}: {done}.", ""]
-        parts += [self.table(), ""] if any(line.end for line in self.lines) else []
-        parts += [f"- {verdict.claim.says} {verdict.in_words()}{self._finding(verdict)}" for verdict in self.verdicts]
-        parts += [f"- Misprint: {said}" for said in item.misprints]
-        parts += [f"- {name} failed: {error}" for name, error in self.failures.items()]
-        parts += [self._rest()] if self.missing else []
-        return "\n".join(parts).rstrip() + "\n"
+    def markdown(self, left: Left | None = None, most: int | None = None) -> str:
+        """The item for people: its claims, then its table with at most so many columns."""
+        item, note = self.item, self.item.scales[self.scale].note
+        took = f", {spoken(self.minutes)}" if self.current else ""
+        said = f"`{item.id}`, {self.scale} scale{f' ({note})' if note else ''}: {self.progress()}{took}."
+        lines = [*self._claims(), *(f"- Misprint: {told}" for told in item.misprints)]
+        lines += [f"- {name} failed: {error}" for name, error in self.failures.items()]
+        lines += [f"- Not done: {self.rest(left)}"] if self.missing else []
+        title = f"### {item.place} ({self.scale} scale): {item.title}"
+        parts = [title, item.note.strip(), said, "\n".join(lines), self.table(most)]
+        return "\n\n".join(filter(None, parts)) + "\n"
 
-    def _finding(self, verdict: Verdict) -> str:
-        found = self.item.findings.get(verdict.claim.says)
-        return f". {found}" if found else ""
+    def _claims(self) -> list[str]:
+        """A line for each claim, and beneath it what was found and tried; nothing is said twice."""
+        made, told = [], set[str]()
+        for verdict in self.verdicts:
+            finding = self.item.findings.get(verdict.claim.says, "")
+            made.append(f"- {verdict.claim.says}: {verdict.in_words()}{' (see above)' if finding in told else ''}")
+            if finding and finding not in told:
+                made.append(f"    - {finding}")
+                told.add(finding)
+        return made
 
-    def _rest(self) -> str:
-        known = [minutes for minutes in map(self.minutes_of, self.left) if minutes is not None]
-        some = f" for {len(known)} of them" if len(known) < len(self.left) else ""
-        about = f", about {sum(known):.0f} minutes of one core{some}" if known else ""
-        return f"- Not done: {len(self.missing)} cells{about}: `{self.command()}`"
+    def rest(self, left: Left | None = None) -> str:
+        """What is not done, how long that takes, and what does it."""
+        about = f", about {left.in_words(' of one core')}" if left is not None and left.known else ""
+        return f"{len(self.missing)} cells{about}: `{self.command()}`"
 
-    def table(self) -> str:
-        """Ours over the last third and at the end, what is printed and the difference, in Markdown."""
+    def table(self, most: int | None = None) -> str:
+        """Ours over the last third and at the end, what is printed and the difference, in Markdown.
+
+        What has no number yet is left out; of more than `most` columns there is only the first.
+        """
+        names = list(dict.fromkeys(line.column for line in self.lines))
+        columns = names if most is None or len(names) <= most else names[:1]
+        lines = [line for line in self.lines if line.end and line.column in columns]
+        if not lines:
+            return ""
         head = ["panel", "row", "column", "last third", "end", "printed", "difference"]
-        several = {"panel": len(self.item.shown) > 1, "column": len({line.column for line in self.lines}) > 1}
+        several = {"panel": len(self.item.shown) > 1, "column": len(columns) > 1}
         shown = [name for name in head if several.get(name, True)]
-        rows = [dict(zip(head, _texts(line), strict=True)) for line in self.lines]
+        rows = [dict(zip(head, _texts(line), strict=True)) for line in lines]
         rule = ["---" if name in head[:3] else "---:" for name in shown]
-        lines = [shown, rule, *([row[name] for name in shown] for row in rows)]
-        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+        table = [shown, rule, *([row[name] for name in shown] for row in rows)]
+        said = "\n".join(f"| {' | '.join(cells)} |" for cells in table)
+        rest = len(names) - len(columns)
+        return f"{columns[0]}; the command's own page has {rest} more columns.\n\n{said}" if rest else said
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""

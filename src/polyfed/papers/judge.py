@@ -46,12 +46,12 @@ class Interval:
         return FAILS if self.high <= -within else UNDECIDED
 
     def in_words(self) -> str:
-        """`+1.20 [+0.31, +2.09], 3 seeds`."""
+        """`+1.20 [+0.31, +2.09] over 3 seeds`."""
         if not self.seeds:
             return "no pair of seeds"
         if self.seeds == 1:
-            return f"{self.mean:+.2f}, one seed decides nothing"
-        return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}], {self.seeds} seeds"
+            return f"{self.mean:+.2f} with one seed"
+        return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}] over {self.seeds} seeds"
 
 
 @dataclass(frozen=True)
@@ -80,24 +80,40 @@ class Verdict:
         return min(measured, key=lambda pair: pair.third.mean, default=None)
 
     def in_words(self) -> str:
-        """What is expected, what came out, and the weakest pair's intervals."""
-        words = Counter(pair.third.word(self.claim.within) for pair in self.pairs)
-        said = f"({self.claim.expected}) **{self.word}**"
+        """What came out and what was expected; how many pairs say what, and the weakest; the end, if it says else."""
+        said = f"**{self.word}** ({self.claim.expected})"
         pair = self.weakest
         if pair is None:
             return said
-        each = ", ".join(f"{words[word]} {word}" for word in (HOLDS, FAILS, UNDECIDED, UNMEASURED) if words[word])
-        which = f"of {len(self.pairs)} pairs {each}; the weakest, " if len(self.pairs) > 1 else ""
-        return f"{said}: {which}{_named(pair)} {pair.third.in_words()}; at the end {pair.end.in_words()}"
+        parts = [said]
+        if len(self.pairs) > 1:
+            words = Counter(one.third.word(self.claim.within) for one in self.pairs)
+            parts.append(f"{_counted(words, len(self.pairs))}; the weakest, {_named(pair)}")
+        parts.append(pair.third.in_words())
+        if self.at_end != self.word:
+            parts.append(f"by the last round alone: {self.at_end}")
+        return ", ".join(parts)
+
+
+SAYS = {HOLDS: "for it", FAILS: "against it", UNDECIDED: "open", UNMEASURED: "not measured"}
+
+
+def _counted(words: Mapping[str, int], pairs: int) -> str:
+    """`of 20 pairs 1 for it, 8 against it, 11 open`; `all 4 pairs for it`."""
+    each = [(word, words[word]) for word in SAYS if words.get(word)]
+    if len(each) == 1:
+        return f"{'both' if pairs == 2 else f'all {pairs}'} pairs {SAYS[each[0][0]]}"
+    return f"of {pairs} pairs " + ", ".join(f"{count} {SAYS[word]}" for word, count in each)
 
 
 def _named(pair: Pair) -> str:
+    """`DistFL against Credit (20 %, ACC)`."""
     if isinstance(pair.theirs, float):
-        return f"{' / '.join(pair.ours)} against {pair.theirs:g}:"
+        return f"{' / '.join(name for name in pair.ours if name != 'all')} against {pair.theirs:g}"
     ours, theirs = zip(*[(a, b) for a, b in zip(pair.ours, pair.theirs, strict=True) if a != b], strict=True)
     same = [a for a, b in zip(pair.ours, pair.theirs, strict=True) if a == b and a != "all"]
     where = f" ({', '.join(same)})" if same else ""
-    return f"{' / '.join(ours)} against {' / '.join(theirs)}{where}:"
+    return f"{' / '.join(ours)} against {' / '.join(theirs)}{where}"
 
 
 def judge(item: Item, third: Numbers, end: Numbers) -> list[Verdict]:

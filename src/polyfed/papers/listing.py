@@ -10,6 +10,7 @@ from polyfed.papers.cell import cells_of
 from polyfed.papers.found import ItemFound
 from polyfed.papers.recipe import Item
 from polyfed.papers.store import Store
+from polyfed.papers.times import Times
 
 
 @dataclass(frozen=True)
@@ -38,29 +39,32 @@ class Entry:
 
 def entries(items: Sequence[Item], store: Store, calibration: Calibration, measure: bool = False) -> list[Entry]:
     """The list; with `measure`, times that are not known yet are measured."""
-    return [_entry(item, store, calibration, measure) for item in items]
+    every = {item.id: found_of(item, store) for item in items}
+    times = Times.of((found for each in every.values() for found in each), calibration)
+    return [
+        Entry(
+            item,
+            {name: is_here(name) for name in data_of(item)},
+            [_at_scale(found, times, measure) for found in every[item.id]],
+        )
+        for item in items
+    ]
 
 
-def _entry(item: Item, store: Store, calibration: Calibration, measure: bool) -> Entry:
-    data = {name: is_here(name) for name in data_of(item)}
-    scales = [_at_scale(item, scale, store, calibration, measure) for scale in item.scales]
-    return Entry(item, data, scales)
+def found_of(item: Item, store: Store) -> list[ItemFound]:
+    """What a store has of an item, scale by scale."""
+    return [ItemFound.of(item, scale, cells_of(item, scale), store) for scale in item.scales]
 
 
-def _at_scale(item: Item, scale: str, store: Store, calibration: Calibration, measure: bool) -> AtScale:
-    cells = cells_of(item, scale)
-    found = ItemFound.of(item, scale, cells, store)
-    left = minutes_left(found, calibration, measure)
-    absent = len(found.missing) - len(with_data(found.missing))
-    return AtScale(scale, len(cells), len(found.current), len(found.stale), left, absent)
-
-
-def minutes_left(found: ItemFound, calibration: Calibration, measure: bool = False) -> float | None:
-    """Minutes of this machine that the missing cells take: by finished cells of their panels, else by calibration."""
-    each = [found.minutes_of(cell) or calibration.minutes(cell, measure) for cell in with_data(found.left)]
-    if any(minutes is None for minutes in each) or (found.missing and not each):
-        return None
-    return at_once(sum(minutes or 0.0 for minutes in each))
+def _at_scale(found: ItemFound, times: Times, measure: bool) -> AtScale:
+    missing = found.missing
+    able = with_data(missing)
+    left = times.left(able, measure)
+    known = left.known == left.cells and (able or not missing)
+    minutes = at_once(left.minutes) if known else None
+    return AtScale(
+        found.scale, len(found.cells), len(found.current), len(found.stale), minutes, len(missing) - len(able)
+    )
 
 
 # ---- in words

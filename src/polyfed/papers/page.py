@@ -7,63 +7,115 @@ from html import escape
 from pathlib import Path
 
 from polyfed.errors import DataError
-from polyfed.papers.calibrate import Calibration
-from polyfed.papers.cell import cells_of
+from polyfed.papers.calibrate import Calibration, at_once
 from polyfed.papers.drawings import picture
 from polyfed.papers.found import ItemFound, Line, mean_and_std
 from polyfed.papers.judge import FAILS, HOLDS, UNDECIDED, UNMEASURED
-from polyfed.papers.listing import minutes_left
-from polyfed.papers.recipe import ALL, Item, find_items, papers
+from polyfed.papers.left import spoken
+from polyfed.papers.listing import found_of
+from polyfed.papers.recipe import ALL, find_items, papers
 from polyfed.papers.store import Store
+from polyfed.papers.times import Times
 from polyfed.report.page import stylesheet
 
 TITLES = {"mupfl": "MuPFL", "fedcrc": "FedCRC", "map": "MAP", "ecl": "ECL", "distfl": "DistFL"}
 WORDS = (HOLDS, FAILS, UNDECIDED, UNMEASURED)
+MOST = 6  # columns that a table of the documentation shows
 INTRODUCTION = """# Results
 
-The tables and figures of the five papers, as far as they have been run: `polyfed reproduce --write-docs
-docs/results.md` writes this page from the cells in `results/`, and a test compares it. Each cell can be repeated:
+The tables and figures of the five papers, as far as they have been run here. `polyfed reproduce --write-docs
+docs/results.md` writes this page from the cells in `results/`, and a test compares it. Anyone can repeat a cell:
 `polyfed verify results --cells 3` draws some at random, runs them again and compares fingerprints. A cell whose
 method has changed since is stale: it is counted and not shown.
 
-Numbers are means ± standard deviations over seeds, accuracies in per cent: over the evaluations in the last third
-of the rounds, and after the last round. The difference is ours after the last round less what is printed. A claim
-is judged on paired differences over seeds in the last third, with a 95 % t interval: it holds if the interval lies
-above 0 for every pair of rows it speaks of, does not hold if one lies below, and is undecided otherwise; one seed
-decides nothing. (S) marks claims that should survive scaling down, (F) fragile ones. Never is a claim said to hold
-because a printed number was reached. [Readings](readings.md) has smaller experiments on how the papers are read,
-and [Worlds](worlds.md) tables of eight methods where clients are people, writers or domains, with three seeds.
+**Numbers** are means ± standard deviations over seeds, accuracies in per cent: over the evaluations in the last third
+of the rounds, and after the last round ("end"). The difference is ours after the last round less what is printed.
+
+**Claims** are the papers', about pairs of rows or settings; (S) marks those that should survive scaling down, (F)
+fragile ones. What counts is the difference in favour of the claim, paired by seed, in the last third, with its 95 %
+t interval. A claim holds if the interval of every pair lies above 0, does not hold if that of one lies below, and is
+undecided otherwise; one seed decides nothing, and no claim holds because a printed number was reached. Where the last
+round alone says something else, that is added.
+
+[Readings](readings.md) has smaller experiments on how the papers are read, and [Worlds](worlds.md) tables of eight
+methods where clients are people, writers or domains.
 """
 
 
-def found_in(store: Store, items: Sequence[Item]) -> list[ItemFound]:
-    """Every item at every scale, as a store has it."""
-    return [ItemFound.of(item, scale, cells_of(item, scale), store) for item in items for scale in item.scales]
+def results_page(store: Store, recipes: Path | None = None, measure: bool = False) -> str:
+    """The page of the documentation; it depends on the store and the sources alone.
+
+    With `measure`, times that nothing tells are measured first and put into the store.
+    """
+    every = {paper: _every(paper, store, recipes) for paper in papers(recipes)}
+    times = Times.of((found for each in every.values() for found in each), Calibration.of_store(store.path, measure))
+    if measure:
+        for found in (found for each in every.values() for found in each):
+            times.left(found.missing, measure)
+    parts = [INTRODUCTION, _summary(every), _about_times(times)]
+    for paper, founds in every.items():
+        parts += [f"## {_title(paper)}\n"]
+        parts += [_section_of(found, times) for found in founds if found.current]
+        rest = [found for found in founds if not found.current]
+        parts += ["### Not begun\n", _not_begun(rest, times)] if rest else []
+    return "\n".join(filter(None, parts)).rstrip() + "\n"
 
 
-def results_page(store: Store, recipes: Path | None = None) -> str:
-    """The page of the documentation; it depends on the store and the sources alone."""
-    parts = [INTRODUCTION]
-    for paper in papers(recipes):
-        every = found_in(store, find_items([paper], recipes))
-        shown = [found for found in every if found.current]
-        parts += [f"## {TITLES.get(paper, paper)}\n", _count_of_claims(shown)]
-        parts += [found.markdown() for found in shown]
-        rest = [found for found in every if not found.current]
+def _every(paper: str, store: Store, recipes: Path | None) -> list[ItemFound]:
+    return [found for item in find_items([paper], recipes) for found in found_of(item, store)]
+
+
+def _title(paper: str) -> str:
+    return TITLES.get(paper, paper)
+
+
+def _summary(every: dict[str, list[ItemFound]]) -> str:
+    """A line for each table and figure that was begun, and one for what each paper has beside."""
+    rows = [["", "scale", "cells done", *WORDS], ["---", "---", *["---:"] * 5]]
+    for paper, founds in every.items():
+        for found in founds:
+            if found.current:
+                words = Counter(verdict.word for verdict in found.verdicts)
+                link = f"[{_title(paper)}, {found.item.place}](#{_anchor(found)})"
+                counts = [str(words[word] or "") for word in WORDS]
+                rows.append([link, found.scale, found.progress().removesuffix(" cells"), *counts])
+        rest = [found for found in founds if not found.current]
         if rest:
-            parts += ["### Not done\n", *(_undone(found) for found in rest), ""]
-    return "\n".join(parts).rstrip() + "\n"
+            cells = sum(len(found.cells) for found in rest)
+            rows.append([f"{_title(paper)}, {len(rest)} not begun", "", f"0 of {cells}", "", "", "", ""])
+    return "## Summary\n\n" + _table(rows)
 
 
-def _count_of_claims(shown: Sequence[ItemFound]) -> str:
-    counts = Counter(verdict.word for found in shown for verdict in found.verdicts)
-    said = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
-    return f"Claims: {said}.\n" if said else "No cell is done yet.\n"
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows) + "\n"
 
 
-def _undone(found: ItemFound) -> str:
-    stale = f", {len(found.stale)} stale" if found.stale else ""
-    return f"- {found.item.place}, scale {found.scale}: {len(found.cells)} cells{stale}: `{found.command()}`"
+def _about_times(times: Times) -> str:
+    """Where the estimates come from."""
+    machine = times.calibration.machine
+    timed = f", else by a few timed steps on one core of {machine['cpu']}" if machine else ""
+    return (
+        "Times of what is not done are estimates in minutes of one core, by finished cells of the same row or setting"
+        f"{timed}; methods that do more than train one model take longer than their steps.\n"
+    )
+
+
+def _anchor(found: ItemFound) -> str:
+    return f"{found.item.id.replace('.', '-')}-{found.scale}"
+
+
+def _section_of(found: ItemFound, times: Times) -> str:
+    left = times.left(found.missing)
+    return f'<a id="{_anchor(found)}"></a>\n\n{found.markdown(left, MOST)}'
+
+
+def _not_begun(rest: Sequence[ItemFound], times: Times) -> str:
+    rows = [["", "scale", "cells", "time of one core", "command"], ["---", "---", "---:", "---", "---"]]
+    for found in rest:
+        stale = f" ({len(found.stale)} stale)" if found.stale else ""
+        time = times.left(found.missing).in_words()
+        rows.append([found.item.place, found.scale, f"{len(found.cells)}{stale}", time, f"`{found.command()}`"])
+    return _table(rows)
 
 
 # ---- HTML
@@ -71,10 +123,10 @@ def _undone(found: ItemFound) -> str:
 
 def html_page(paper: str, store: Store, out: Path, recipes: Path | None = None) -> str:
     """Everything about a paper on one page, with pictures in it; `out` is where its runs may lie."""
-    every = found_in(store, find_items([paper], recipes))
-    calibration = Calibration()
-    body = "\n".join(_section(found, out, calibration) for found in every)
-    title = f"{escape(TITLES.get(paper, paper))}: tables and figures, printed and ours"
+    every = _every(paper, store, recipes)
+    times = Times.of(every, Calibration.here())
+    body = "\n".join(_section(found, out, times) for found in every)
+    title = f"{escape(_title(paper))}: tables and figures, printed and ours"
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -84,20 +136,20 @@ def html_page(paper: str, store: Store, out: Path, recipes: Path | None = None) 
     )
 
 
-def _section(found: ItemFound, out: Path, calibration: Calibration) -> str:
+def _section(found: ItemFound, out: Path, times: Times) -> str:
     item, scale = found.item, found.item.scales[found.scale]
     parts = [f'<section id="{escape(item.name)}-{found.scale}">']
     parts += [f"<h2>{escape(item.place)}: {escape(item.title)}</h2>"]
     parts += [f"<p>{escape(item.note)}</p>" if item.note else ""]
     note = f" ({escape(scale.note)})" if scale.note else ""
     parts += [f"<p><code>{escape(item.id)}</code>, scale {found.scale}{note}: {found.progress()}.</p>"]
-    parts += [_picture(found, out), _table(found), _claims(found)]
+    parts += [_picture(found, out), _html_table(found), _claims(found)]
     parts += (
         ["<ul>", *(f"<li>Misprint: {escape(said)}</li>" for said in item.misprints), "</ul>"] if item.misprints else []
     )
     if found.missing:
-        left = minutes_left(found, calibration)
-        about = f", about {left:.0f} minutes on this machine" if left is not None else ""
+        left = times.left(found.missing)
+        about = f", about {spoken(at_once(left.minutes))} on this machine" if left.known == left.cells else ""
         parts += [f"<p>Not done: {len(found.missing)} cells{about}: <code>{escape(found.command())}</code></p>"]
     return "\n".join([*filter(None, parts), "</section>"])
 
@@ -114,7 +166,7 @@ def _picture(found: ItemFound, out: Path) -> str:
     return f'<figure><img alt="{escape(found.item.title)}" src="data:image/png;base64,{data}"></figure>'
 
 
-def _table(found: ItemFound) -> str:
+def _html_table(found: ItemFound) -> str:
     if not any(line.end for line in found.lines):
         return ""
     head = ("panel", "row", "column", "last third", "end", "printed", "difference")
@@ -140,6 +192,7 @@ def _claims(found: ItemFound) -> str:
     lines = []
     for verdict in found.verdicts:
         finding = found.item.findings.get(verdict.claim.says)
-        said = escape(verdict.in_words()).replace("**", "") + (f". {escape(finding)}" if finding else "")
-        lines.append(f"<li>{escape(verdict.claim.says)} {said}</li>")
+        end = f"; at the end {verdict.weakest.end.in_words()}" if verdict.weakest else ""
+        said = escape(verdict.in_words().replace("**", "") + end + (f". {finding}" if finding else ""))
+        lines.append(f"<li>{escape(verdict.claim.says)}: {said}</li>")
     return f"<ul>{''.join(lines)}</ul>"

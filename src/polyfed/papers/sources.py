@@ -21,7 +21,12 @@ LEFT_OUT = ("polyfed.data.sources", "polyfed.data.inputs")
 
 
 def sources_of(cell: PaperCell) -> str:
-    """The hash of all sources that a cell's numbers depend on."""
+    """The hash of all sources that a cell's numbers depend on; a seed changes none of them."""
+    return _sources_of(cell.first or cell)
+
+
+@cache
+def _sources_of(cell: PaperCell) -> str:
     if cell.item.demo:
         demo = demo_of(cell.item.demo)
         return _hash(frozenset({demo.function.__module__, *demo.uses, *ALWAYS}))

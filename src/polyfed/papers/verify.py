@@ -7,6 +7,7 @@ from pathlib import Path
 from polyfed.engine.run_folder import environment
 from polyfed.errors import DataError, UsageError
 from polyfed.measure.watch import Watch
+from polyfed.papers.calibrate import IN_STORE
 from polyfed.papers.cell import PaperCell, cells_of
 from polyfed.papers.recipe import find_items
 from polyfed.papers.reproduce import Wish, run_missing
@@ -36,7 +37,7 @@ class Checked:
 
 def stored_files(path: Path) -> tuple[Path, list[Path]]:
     """The root of the store that a path lies in, and the cells at or below the path."""
-    files = [path] if path.is_file() else sorted(path.rglob("*.json"))
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*.json") if file.name != IN_STORE)
     if not files:
         raise UsageError(f"there is no cell of a store at '{path}'")
     # a cell lies at PAPER/ITEM/SCALE/PANEL/FILE below the root

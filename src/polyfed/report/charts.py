@@ -121,7 +121,7 @@ class Bars(Mark):
 
 @dataclass(frozen=True)
 class Dots(Mark):
-    """Points with a name each; some with a size or a spread in both directions."""
+    """Points with a name each, which may stand beside them; some with a size or a spread in both directions."""
 
     x: Numbers
     y: Numbers
@@ -129,6 +129,11 @@ class Dots(Mark):
     sizes: Numbers | None = None
     size: str = "size"
     spread: tuple[Numbers, Numbers] | None = None
+    beside: bool = False
+
+    @property
+    def named(self) -> bool:
+        return self.beside
 
     def written(self) -> "Mark":
         label = as_written(self.series)

@@ -1,5 +1,6 @@
 """Charts in print quality: PDF, SVG or PNG by matplotlib, with their data as CSV beside."""
 
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,6 +46,10 @@ NAMES = 60  # places on an axis that all have their name
 FEW = 8  # names of places that are pixels
 READABLE = 400  # tiles that still can have their number written on them
 TALLEST = 9  # inches
+WITH_NAMES = (5.2, 4.4)  # inches of a panel whose points have their names beside them
+STEPS = 8  # that a name may lie farther from its point
+LETTER = (3.6, 8.0)  # points of a letter of such a name: its width and its height
+ROUND = [(math.cos(turn * math.pi / 4), math.sin(turn * math.pi / 4)) for turn in (0, 4, 2, 6, 1, 3, 7, 5)]
 GREY = "#8a929c"
 GAPS = (0, (3, 4))  # a line through which the one below is seen
 STYLE: Any = {
@@ -100,6 +105,10 @@ def drawing(chart: Chart) -> Figure:
             _draw(spare, chart.panels[place], int(width * 14))
         else:
             spare.remove()
+    if any(map(_has_names, chart.panels)):
+        figure.draw_without_rendering()  # where points lie on paper is known only then
+        for spare, panel in zip(axes.flat, chart.panels, strict=False):
+            _names(spare, [mark for mark in panel.marks if isinstance(mark, Dots) and mark.beside])
     legend = chart.legend()
     if legend:
         handles = [_handle(chart, name, tint) for name, tint in legend.items()]
@@ -117,6 +126,8 @@ def _size(panel: Panel) -> tuple[float, float]:
     if panel.square:
         side = float(np.clip(0.22 * across + 1.4, 2.6, 9))
         return side + 0.7, side
+    if _has_names(panel):
+        return WITH_NAMES
     bars = sum(isinstance(mark, Bars) for mark in panel.marks)
     return (
         float(np.clip(0.2 * across * max(1, bars * 0.45), 3.5, 10)),
@@ -126,6 +137,10 @@ def _size(panel: Panel) -> tuple[float, float]:
 
 def _has(panel: Panel, kind: type[Mark]) -> bool:
     return any(isinstance(mark, kind) for mark in panel.marks)
+
+
+def _has_names(panel: Panel) -> bool:
+    return any(isinstance(mark, Dots) and mark.beside for mark in panel.marks)
 
 
 def _handle(chart: Chart, name: str, tint: int) -> Line2D:
@@ -222,6 +237,56 @@ def _dots(axes: Axes, mark: Dots, panel: Panel) -> None:
         across, up = _reach(mark.x, mark.spread[0], panel.x), _reach(mark.y, mark.spread[1], panel.y)
         axes.errorbar(mark.x, mark.y, up, across, fmt="none", ecolor=colour, elinewidth=0.7)
     axes.scatter(mark.x, mark.y, s=18, color=colour, marker=marker, linewidths=0, zorder=3)
+    if mark.beside:
+        axes.margins(0.12)
+
+
+def _names(axes: Axes, marks: Sequence[Dots]) -> None:
+    """Names beside their points, where they hide no point and no other name; a thin line leads to a far one."""
+    points = [
+        (spot, name, mark.tint)
+        for mark in marks
+        for spot, name in zip(zip(mark.x, mark.y, strict=True), mark.names, strict=True)
+    ]
+    scale = 72 / axes.figure.dpi
+    at = axes.transData.transform([spot for spot, _, _ in points]) * scale if points else []
+    inside: Box = tuple(axes.bbox.extents * scale)
+    taken = [_box(x, y, 5, 5) for x, y in at]
+    for (spot, name, tint), (x, y) in zip(points, at, strict=True):
+        far, shift, box = _free(taken, inside, (x, y), (LETTER[0] * len(name), LETTER[1]))
+        taken.append(box)
+        line = {"arrowstyle": "-", "color": _colour(tint), "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
+        look: Any = {"ha": "center", "va": "center", "fontsize": 6, "color": _colour(tint)}
+        axes.annotate(name, spot, shift, textcoords="offset points", arrowprops=line if far else None, **look)
+
+
+Box = tuple[float, float, float, float]  # left, low, right, high
+Pair = tuple[float, float]
+
+
+def _box(x: float, y: float, wide: float, high: float) -> Box:
+    return x - wide / 2, y - high / 2, x + wide / 2, y + high / 2
+
+
+def _free(taken: Sequence[Box], inside: Box, at: Pair, size: Pair) -> tuple[bool, Pair, Box]:
+    """The nearest free place of a name: whether it is far from its point, how far its middle is, and what it covers."""
+    tried = []
+    for step in range(STEPS):
+        for across, up in ROUND:
+            shift = across * (size[0] / 2 + 5 + 9 * step), up * (size[1] / 2 + 4 + 9 * step)
+            box = _box(at[0] + shift[0], at[1] + shift[1], *size)
+            if not any(_meet(box, other) for other in taken) and _within(box, inside):
+                return step > 0, shift, box
+            tried.append((False, shift, box))
+    return tried[0]  # crowded: beside its point, over others
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _within(one: Box, other: Box) -> bool:
+    return other[0] <= one[0] and one[2] <= other[2] and other[1] <= one[1] and one[3] <= other[3]
 
 
 def _strip(axes: Axes, mark: Strip, centre: float) -> None:

@@ -43,6 +43,24 @@ class DemoKeys(Typed):
     tiny: ClassVar[Tree] = {}
 
 
+class ExperimentKeys(DemoKeys):
+    """The experiment whose methods a demo runs."""
+
+    tiny: ClassVar[Tree] = {
+        "experiment": {
+            "rounds": 2,
+            "participation": 1.0,
+            "data": {"limit": 20},
+            "model": {"width": 0.1},
+            "split": {"clients": 3, "longtail": 1.0, "min": 0},
+            "train": {"epochs": 1.0, "batch": 16, "schedule": "constant"},
+            "eval": {"every": 1},
+            "engine": {"workers": 0},
+        }
+    }
+    experiment: Tree
+
+
 K = TypeVar("K", bound=DemoKeys)
 
 

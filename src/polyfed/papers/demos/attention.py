@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from polyfed.config import Tree, make_config
+from polyfed.config import make_config
 from polyfed.data.corrupt import corrupted
 from polyfed.data.federation import Federation
 from polyfed.data.sources.base import find
@@ -23,7 +23,7 @@ from polyfed.engine.rounds import Run
 from polyfed.errors import DataError
 from polyfed.methods.presets import MuPFLPaper
 from polyfed.models.base import Net
-from polyfed.papers.demos import Demo, DemoKeys, Drawn, Shown, demo
+from polyfed.papers.demos import Demo, Drawn, ExperimentKeys, Shown, demo
 from polyfed.papers.within import runs_of
 from polyfed.report.kinds.maps import activation_maps
 from polyfed.rng import generator
@@ -35,22 +35,10 @@ METHODS = {"FedAvg": "fedavg", "with BAVD": {"name": "mupfl-paper", "acmu": Fals
 PIXELS, CELLS = 28, 12  # of a side of a picture and of a map that are kept: a stored cell has to stay small
 
 
-class Keys(DemoKeys):
+class Keys(ExperimentKeys):
     """The experiment, the kinds of corruption and how bad they are, and how many test images are looked at."""
 
-    tiny = {
-        "experiment": {
-            "rounds": 2,
-            "participation": 1.0,
-            "data": {"limit": 20},
-            "model": {"width": 0.1},
-            "split": {"clients": 3, "longtail": 1.0, "min": 0},
-            "train": {"epochs": 1.0, "batch": 16},
-            "engine": {"workers": 0},
-        },
-        "images": 10,
-    }
-    experiment: Tree
+    tiny = {**ExperimentKeys.tiny, "images": 10}
     kinds: tuple[str, ...] = ("gaussian_noise", "snow", "impulse_noise")
     severity: int = Field(3, ge=1, le=5)
     images: int = Field(500, ge=3)

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from polyfed.config import Tree
 from polyfed.methods.fedavg_ft import FedAvgFT
 from polyfed.methods.presets import MuPFLPaper
-from polyfed.papers.demos import Demo, DemoKeys, Drawn, Shown, demo
+from polyfed.papers.demos import Demo, Drawn, ExperimentKeys, Shown, demo
 from polyfed.papers.within import answers, as_drawn, runs_of
 from polyfed.report.charts import PERCENT, Axis, Chart, Line, Panel
 
@@ -17,25 +16,8 @@ METHODS = {"FedAvg": "fedavg", "FedAvg+local": {"name": "fedavg-ft", "epochs": 1
 BINS = 20
 
 
-class Keys(DemoKeys):
-    """The experiment that all methods run."""
-
-    tiny = {
-        "experiment": {
-            "rounds": 2,
-            "participation": 1.0,
-            "data": {"limit": 20},
-            "model": {"width": 0.1},
-            "split": {"clients": 3, "longtail": 1.0, "min": 0},
-            "train": {"epochs": 1.0, "batch": 16},
-            "engine": {"workers": 0},
-        }
-    }
-    experiment: Tree
-
-
-@demo("certainty", Keys)
-def certainty(seed: int, keys: Keys) -> Demo:
+@demo("certainty", ExperimentKeys)
+def certainty(seed: int, keys: ExperimentKeys) -> Demo:
     """Mean entropy, confidence and accuracy of all answers, and how entropy and confidence are spread."""
     numbers, arrays = {}, {}
     with runs_of(keys.experiment, METHODS, seed) as folders:

@@ -5,14 +5,14 @@ from typing import Literal
 
 import numpy as np
 
-from polyfed.config import Tree, make_config
+from polyfed.config import make_config, merge
 from polyfed.engine.run_folder import RunFolder
 from polyfed.engine.work import federation_of
 from polyfed.measure.metrics import recalls
 from polyfed.methods.ecl import ECL
 from polyfed.methods.fedavg_ft import FedAvgFT
 from polyfed.methods.pfedla import PFedLA
-from polyfed.papers.demos import Demo, DemoKeys, Drawn, Shown, demo
+from polyfed.papers.demos import Demo, Drawn, ExperimentKeys, Shown, demo
 from polyfed.papers.within import as_drawn, runs_of
 from polyfed.report.charts import PERCENT, POINTS, Axis, Bars, Chart, Mark, Panel
 
@@ -26,22 +26,10 @@ METHODS = {
 WAYS = {"among all classes": "final_classes", "among own classes": "final_classes_masked"}  # what answers are chosen
 
 
-class Keys(DemoKeys):
+class Keys(ExperimentKeys):
     """The experiment, and what is shown: the gap in every class to FedAvg-FT, or one client beside pFedLA."""
 
-    tiny = {
-        "experiment": {
-            "rounds": 2,
-            "participation": 1.0,
-            "data": {"limit": 20},
-            "model": {"width": 0.1},
-            "split": {"clients": 3, "longtail": 1.0, "alpha": 0.5},
-            "train": {"epochs": 1.0, "batch": 16, "schedule": "constant"},
-            "eval": {"classes": "auto"},
-            "engine": {"workers": 0},
-        }
-    }
-    experiment: Tree
+    tiny = merge(ExperimentKeys.tiny, {"experiment": {"split": {"alpha": 0.5}, "eval": {"classes": "auto"}}})
     part: Literal["classes", "client"] = "classes"
 
 

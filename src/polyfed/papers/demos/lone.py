@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from polyfed.config import Tree, make_config, merge
@@ -11,11 +12,33 @@ from polyfed.measure.counts import confusion
 from polyfed.measure.metrics import accuracy
 from polyfed.methods.base import Client
 from polyfed.models.base import Net
+from polyfed.papers.demos import DemoKeys
 from polyfed.params import head
 from polyfed.parts.resident import in_batches
 
 BATCH = 128  # samples that are measured at once
 EVERYTHING: Tree = {"split": {"partition": "iid", "clients": 1, "test": "none"}, "method": "fedavg"}
+
+
+class NetworkKeys(DemoKeys):
+    """A network for pictures, on how many images of a class it is trained, and how."""
+
+    network: str
+    width: float = Field(1.0, gt=0)
+    limit: int | None = Field(None, ge=1)
+    epochs: float = Field(50.0, gt=0)
+    lr: float = Field(0.03, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    batch: int = Field(64, ge=1)
+    augment: str = "crop+flip"
+
+    def experiment(self, data: str) -> Tree:
+        """Its training on these data."""
+        return {
+            "data": {"name": data, "limit": self.limit, "augment": self.augment},
+            "model": {"name": self.network, "width": self.width},
+            "train": {"lr": self.lr, "momentum": self.momentum, "batch": self.batch, "epochs": self.epochs},
+        }
 
 
 def lone_learner(seed: int, keys: Tree, classes: int) -> tuple[World, Client]:

@@ -14,7 +14,6 @@ import numpy as np
 from pandas import DataFrame
 from pydantic import Field
 
-from polyfed.config import Tree
 from polyfed.measure.metrics import round_of_arrival
 from polyfed.methods.creff import CReFF
 from polyfed.methods.ditto import Ditto
@@ -23,29 +22,18 @@ from polyfed.methods.fednova import FedNova
 from polyfed.methods.fedprox import FedProx
 from polyfed.methods.fedrep import FedRep
 from polyfed.methods.presets import MuPFLPaper
-from polyfed.papers.demos import Demo, DemoKeys, Drawn, Shown, demo
+from polyfed.papers.demos import Demo, Drawn, ExperimentKeys, Shown, demo
 from polyfed.papers.within import as_drawn, personalised_run
 from polyfed.report.charts import COUNT, PERCENT, SECONDS, Axis, Bars, Chart, Line, Panel
 from polyfed.report.runs import records
 
 WIDE = 60  # letters of a note beneath a title
 USED = (CReFF, Ditto, FedAvgFT, FedNova, FedProx, FedRep, MuPFLPaper)  # their sources count for what is stored
-TINY: Tree = {
-    "rounds": 2,
-    "participation": 1.0,
-    "data": {"limit": 20},
-    "model": {"width": 0.1},
-    "split": {"clients": 3, "longtail": 1.0, "min": 0},
-    "train": {"epochs": 1.0, "batch": 16},
-    "eval": {"every": 1},
-}
 
 
-class Keys(DemoKeys):
+class Keys(ExperimentKeys):
     """An experiment, the accuracy that is to be reached, and which shares of the clients are to reach it."""
 
-    tiny = {"experiment": TINY}
-    experiment: Tree
     level: float = Field(0.7, gt=0, lt=1)
     shares: tuple[float, ...] = (0.3, 0.4, 0.5)
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from polyfed.config import Tree
+from polyfed.config import merge
 from polyfed.methods.presets import MuPFLPaper
-from polyfed.papers.demos import Demo, DemoKeys, Drawn, Shown, demo
+from polyfed.papers.demos import Demo, Drawn, ExperimentKeys, Shown, demo
 from polyfed.papers.within import as_drawn, runs_of
 from polyfed.parts.k_means import silhouette
 from polyfed.report.charts import Axis, Chart, Dots, Mark, Panel
@@ -17,22 +17,10 @@ USED = (MuPFLPaper,)  # its sources count for what is stored
 CLUSTERS = 5
 
 
-class Keys(DemoKeys):
+class Keys(ExperimentKeys):
     """The experiment that all arms run, and the fixed number of clusters."""
 
-    tiny = {
-        "experiment": {
-            "rounds": 2,
-            "participation": 1.0,
-            "data": {"limit": 30},
-            "model": {"width": 0.1},
-            "split": {"clients": 6, "longtail": 1.0, "min": 0},
-            "train": {"epochs": 1.0, "batch": 16},
-            "eval": {"every": 2},
-            "engine": {"workers": 0},
-        }
-    }
-    experiment: Tree
+    tiny = merge(ExperimentKeys.tiny, {"experiment": {"data": {"limit": 30}, "split": {"clients": 6}}})
     clusters: int = CLUSTERS
 
 

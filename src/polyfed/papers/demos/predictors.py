@@ -11,7 +11,7 @@ from polyfed.config import Tree, make_config
 from polyfed.data import dirichlet, partition
 from polyfed.engine.work import Job, World
 from polyfed.models.plain import Conv4
-from polyfed.papers.demos import Demo, DemoKeys, Drawn, Shown, demo
+from polyfed.papers.demos import Demo, Drawn, ExperimentKeys, Shown, demo
 from polyfed.papers.within import as_drawn
 from polyfed.params import Params, head
 from polyfed.parts.losses import cross_entropy
@@ -24,7 +24,7 @@ SETTINGS: dict[str, Tree] = {
 }
 
 
-class Keys(DemoKeys):
+class Keys(ExperimentKeys):
     """The experiment, how long everybody's model was trained on all data before, and how long the heads train."""
 
     tiny = {
@@ -33,7 +33,6 @@ class Keys(DemoKeys):
         "updates": 4,
         "every": 2,
     }
-    experiment: Tree
     before: int = Field(500, ge=1)
     updates: int = Field(500, ge=1)
     every: int = Field(10, ge=1)

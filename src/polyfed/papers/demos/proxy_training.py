@@ -5,38 +5,27 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from polyfed.papers.demos import Demo, DemoKeys, demo
-from polyfed.papers.demos.lone import lone_learner, mean_distance, mean_norm, proxies, rows_of
+from polyfed.papers.demos import Demo, demo
+from polyfed.papers.demos.lone import NetworkKeys, lone_learner, mean_distance, mean_norm, proxies, rows_of
 from polyfed.parts.losses import cross_entropy
 
 NORMS, GRADIENTS, DISTANCES = ("observed", "missing"), ("observed gradient", "missing gradient"), ("O-O", "O-M", "M-M")
 TRACES = (*NORMS, *GRADIENTS, *DISTANCES)
 
 
-class Keys(DemoKeys):
+class Keys(NetworkKeys):
     """How many of CIFAR-10's classes have samples, the network, and how it is trained."""
 
     tiny = {"limit": 8, "epochs": 2, "width": 0.05, "batch": 16}
     observed: int = Field(8, ge=2, le=8)
     network: str = "vgg11-bn"
-    width: float = Field(1.0, gt=0)
-    limit: int | None = Field(None, ge=1)
     epochs: int = Field(50, ge=1)
-    lr: float = Field(0.03, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    batch: int = Field(64, ge=1)
-    augment: str = "crop+flip"
 
 
 @demo("proxy-training", Keys, uses=("polyfed.models.vgg", "polyfed.methods.fedavg"))
 def training(seed: int, keys: Keys) -> Demo:
     """Train on the first classes; before the first epoch and after each, look at the rows of the head."""
-    experiment = {
-        "data": {"name": "cifar10", "limit": keys.limit, "augment": keys.augment},
-        "model": {"name": keys.network, "width": keys.width},
-        "train": {"lr": keys.lr, "momentum": keys.momentum, "batch": keys.batch},
-    }
-    _, client = lone_learner(seed, experiment, keys.observed)
+    _, client = lone_learner(seed, keys.experiment("cifar10"), keys.observed)
     traces = [_statistics(proxies(client), None, keys.observed)]
     for _ in range(keys.epochs):
         total = torch.zeros_like(proxies(client))

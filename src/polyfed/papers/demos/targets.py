@@ -2,40 +2,27 @@
 
 from collections.abc import Sequence
 
-from pydantic import Field
-
 from polyfed.config import Tree
-from polyfed.papers.demos import Demo, DemoKeys, demo
-from polyfed.papers.demos.lone import lone_learner, of_first, share_right
+from polyfed.papers.demos import Demo, demo
+from polyfed.papers.demos.lone import NetworkKeys, lone_learner, of_first, share_right
 from polyfed.parts.losses import cross_entropy
 
 ALL = 100
 ALONE, AMONG_ALL, GAP = "trained on the targets", "trained on all classes", "gap"
 
 
-class Keys(DemoKeys):
+class Keys(NetworkKeys):
     """How many classes are targeted, the network, and how it is trained."""
 
     tiny = {"targets": (2, 4), "limit": 2, "epochs": 1.0, "width": 0.05, "batch": 16}
     targets: tuple[int, ...] = (10, 20, 30, 40, 50, 60, 70, 80)
     network: str = "vgg16-bn"
-    width: float = Field(1.0, gt=0)
-    limit: int | None = Field(None, ge=1)
-    epochs: float = Field(50.0, gt=0)
-    lr: float = Field(0.03, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    batch: int = Field(64, ge=1)
-    augment: str = "crop+flip"
 
 
 @demo("targets", Keys, uses=("polyfed.models.vgg", "polyfed.methods.fedavg"))
 def targets(seed: int, keys: Keys) -> Demo:
     """One network sees all of CIFAR-100; others see the first classes only. All answer with any class."""
-    experiment = {
-        "data": {"name": "cifar100", "limit": keys.limit, "augment": keys.augment},
-        "model": {"name": keys.network, "width": keys.width},
-        "train": {"lr": keys.lr, "momentum": keys.momentum, "batch": keys.batch, "epochs": keys.epochs},
-    }
+    experiment = keys.experiment("cifar100")
     everything = _accuracies(seed, experiment, ALL, keys.targets)
     numbers = {}
     for many in keys.targets:

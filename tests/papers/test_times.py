@@ -1,0 +1,105 @@
+"""How long missing cells take: by cells of the row, else of the setting, else by a calibration, never by a guess."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny_paper import TINY, item, room, stored
+
+from polyfed.papers.calibrate import IN_STORE, Calibration, this_machine
+from polyfed.papers.cell import PaperCell, cells_of
+from polyfed.papers.found import ItemFound
+from polyfed.papers.left import Left, spoken
+from polyfed.papers.page import results_page
+from polyfed.papers.recipe import Item
+from polyfed.papers.store import Store
+from polyfed.papers.times import Times
+from polyfed.papers.verify import stored_files
+
+Place = tuple[str, str, int]
+
+
+def _cells(given: Item) -> dict[Place, PaperCell]:
+    return {(cell.panel, cell.row, cell.seed): cell for cell in cells_of(given, "cpu")}
+
+
+def _times(
+    tmp_path: Path, given: Item, minutes: dict[Place, float], **others: str
+) -> tuple[Times, dict[Place, PaperCell]]:
+    """What a store tells in which these places are done; nothing is calibrated."""
+    store, cells = Store(tmp_path / "results"), _cells(given)
+    for place, took in minutes.items():
+        store.put(cells[place], stored(cells[place], 0.5, 0.5, minutes=took, **others))
+    found = ItemFound.of(given, "cpu", list(cells.values()), store)
+    return Times.of([found], Calibration(tmp_path / "nothing.json")), cells
+
+
+def test_the_same_row_tells_more_than_the_setting_and_another_setting_nothing(tmp_path: Path) -> None:
+    given = item(room(tmp_path / "recipes"))
+    times, cells = _times(tmp_path, given, {("alpha 1", "FedAvg", 0): 2.0, ("alpha 1", "FedPer", 0): 6.0})
+    assert times.minutes(cells["alpha 1", "FedPer", 1]) == 6.0
+    assert times.minutes(cells["alpha 1", "FedAvg, tuned", 1]) == 4.0
+    assert times.minutes(cells["alpha 9", "FedAvg", 0]) is None
+    left = times.left(cells.values())
+    assert left == Left(10, 6, 2 * (2.0 + 6.0 + 4.0))
+    assert left.in_words(" of one core") == "24 minutes of one core for 6 of 10 cells"
+
+
+def test_another_table_with_the_same_experiment_tells(tmp_path: Path) -> None:
+    recipes = room(tmp_path / "recipes", TINY.replace("    rounds: 3\n", "    rounds: 3\n    split.alpha: 1.0\n"))
+    times, _ = _times(tmp_path, item(recipes), {("alpha 1", "FedAvg", 0): 3.0})
+    assert times.minutes(cells_of(item(recipes, "table2"), "cpu")[1]) == 3.0
+
+
+def test_a_stale_cell_tells_where_its_experiment_is_still_todays(tmp_path: Path) -> None:
+    given = item(room(tmp_path / "recipes"))
+    times, cells = _times(tmp_path / "a", given, {("alpha 1", "FedAvg", 0): 2.0}, sources="0" * 16)
+    assert times.minutes(cells["alpha 1", "FedAvg", 0]) == 2.0
+    times, cells = _times(tmp_path / "b", given, {("alpha 1", "FedAvg", 0): 2.0}, identity="0" * 16)
+    assert times.minutes(cells["alpha 1", "FedAvg", 0]) is None
+
+
+def test_a_demo_is_told_by_its_own_cells_alone(tmp_path: Path) -> None:
+    recipes = room(tmp_path / "recipes")
+    figure = item(recipes, "figure1")
+    times, cells = _times(tmp_path, figure, {("IF 10", "demo", 0): 5.0})
+    assert times.minutes(cells["IF 100", "demo", 0]) == 5.0
+    assert _times(tmp_path / "none", figure, {})[0].minutes(cells["IF 100", "demo", 0]) is None
+
+
+def test_a_page_takes_times_from_the_store_and_never_from_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes = room(tmp_path / "recipes")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cell = _cells(item(recipes))["alpha 1", "FedAvg", 0]
+    assert Calibration.here().minutes(cell, measure=True)
+    store = Store(tmp_path / "results")
+    assert "| Table 1 | cpu | 10 | – |" in results_page(store, recipes)
+    measured = results_page(store, recipes, measure=True)
+    assert "| Table 1 | cpu | 10 | a minute |" in measured
+    assert f"on one core of {this_machine()['cpu']}" in measured
+    assert results_page(store, recipes) == measured
+    monkeypatch.setattr("polyfed.papers.calibrate.this_machine", lambda: {"cpu": "another", "torch": "0"})
+    assert results_page(store, recipes) == measured
+    assert Calibration.here().minutes(cell) is None
+
+
+def test_a_calibration_in_a_store_is_no_cell_of_it(tmp_path: Path) -> None:
+    given = item(room(tmp_path / "recipes"))
+    _times(tmp_path, given, {("alpha 1", "FedAvg", 0): 2.0})
+    (tmp_path / "results" / IN_STORE).write_text(json.dumps({"machine": {}, "known": {}}))
+    root, files = stored_files(tmp_path / "results")
+    assert root == tmp_path / "results"
+    assert [file.name for file in files] == ["fedavg-s0.json"]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "words"), [(0.2, "a minute"), (48.4, "48 minutes"), (119, "119 minutes"), (192, "3.2 hours")]
+)
+def test_minutes_in_words(minutes: float, words: str) -> None:
+    assert spoken(minutes) == words
+
+
+def test_what_nothing_tells_is_a_dash() -> None:
+    assert Left(3, 0, 0.0).in_words() == "–"
