@@ -364,7 +364,8 @@ class Result:
             with reading(f"the run at '{self.path}'"):
                 return card(self.folder, told, id, predictor, form, worst)
 
-        return export(config, own, predictor, form, where, data.dataset.x, text)
+        rows = data.as_trained.x if data.dataset.incomplete else data.dataset.x  # none with a value missing
+        return export(config, own, predictor, form, where, rows, text)
 
     def _export_folder(self) -> Path:
         place = self.folder.place / "export"
