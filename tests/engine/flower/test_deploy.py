@@ -127,13 +127,15 @@ class Federation:
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory, cli):
     made = Federation(tmp_path_factory.mktemp("deploy") / "federation", cli)
-    made.wait_for_server()
-    for name in SITES:
-        made.start(name)
-    for name in SITES:
-        assert wait_for(lambda name=name: "SuperNode ID" in made.log(name), 200, 0.2), made.log(name)
-    yield made
-    made.end()
+    try:
+        made.wait_for_server()
+        for name in SITES:
+            made.start(name)
+        for name in SITES:
+            assert wait_for(lambda name=name: "SuperNode ID" in made.log(name), 200, 0.2), made.log(name)
+        yield made
+    finally:
+        made.end()
 
 
 # ---- without a process
@@ -628,6 +630,46 @@ def test_tables_of_tokens_at_the_sites_have_the_local_engines_bits(federation, t
     assert summary["personal"] == local["personal"]
     assert summary["bytes"] == local["bytes"]
     assert summary["failed"] == {}
+
+
+@pytest.mark.slow
+def test_tables_of_words_and_gaps_at_the_sites_have_the_local_engines_bits(federation, tmp_path, cli):
+    """Every site has its own visits.csv; a simulation reads one table with all rows and their clients."""
+    together = ["colour,age,dose,label,client"]
+    for k, name in enumerate(SITES):
+        draw = np.random.default_rng(k)
+        colours = draw.choice(["red", "blue", "pink"], 30)
+        rows = [
+            f"{c},{'' if at % 7 == 3 else at + k},{draw.normal():.3f},{c == 'red':d}" for at, c in enumerate(colours)
+        ]
+        together += [f"{row},{name}" for row in rows]
+        (federation.path / "visits" / name).mkdir(parents=True)
+        (federation.path / "visits" / name / "visits.csv").write_text(
+            "\n".join(["colour,age,dose,label", *rows]) + "\n"
+        )
+        change(federation.path / "sites" / name / "site.yaml", data=str(federation.path / "visits" / name))
+    (tmp_path / "visits.csv").write_text("\n".join(together) + "\n")
+    (tmp_path / "new.csv").write_text("dose,colour,age\n0.5,red,30\n0.1,green,40\n")
+    keys = {"data.name": "manifest", "data.missing": "mean", "data.classes": 2, "model.name": "table-mlp", "rounds": 1}
+    words = [f"{key}={value}" for key, value in keys.items()] + [
+        "method.name=ditto",
+        "data.categories.colour=[red, blue]",
+    ]
+    try:
+        code, summary, err = federation.done(federation.deploy("run", *words, "data.file=visits.csv"))
+        assert code == 0, err
+        said = cli("predict", str(federation.path / "sites" / "b"), "--input", str(tmp_path / "new.csv"))
+    finally:
+        for name in SITES:
+            change(federation.path / "sites" / name / "site.yaml", data="data")
+    table = {"data.categories": {"colour": ["red", "blue"]}, "data.file": str(tmp_path / "visits.csv")}
+    local = federation.locally(tmp_path / "local", **keys, **table, **{"method.name": "ditto"})
+    assert summary["fingerprint"] == local.fingerprint
+    assert summary["personal"] == local["personal"]
+    assert summary["failed"] == {}
+    assert "1 words in" in said.err
+    expected = local.client(1).predict(np.array([[1, 30, 0.5], [0, 40, 0.1]], np.float32))
+    assert [int(line.split(",")[1]) for line in said.out.splitlines()[1:]] == expected.tolist()
 
 
 def _stays_at_home(federation: Federation) -> None:
