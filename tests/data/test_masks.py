@@ -302,6 +302,19 @@ def test_camvid_in_its_official_layout(tmp_path: Path) -> None:
         sources.build({"name": "camvid", "root": str(tmp_path)}, "data").load()
 
 
+def test_drives_of_camvid_may_be_its_clients(tmp_path: Path) -> None:
+    x, y = masked.scenes(9)
+    for row in range(9):
+        part, drive = "test" if row == 8 else "train", ("0001TP", "0006R0")[row % 2]
+        masked.picture(tmp_path / part / f"{drive}_{row}.png", x[row])
+        masked.picture(tmp_path / f"{part}annot" / f"{drive}_{row}.png", np.where(y[row] == 255, 11, y[row]))
+    keys = {"data": {"name": "camvid", "root": str(tmp_path)}, "model": "lraspp-small", "split.partition": "domains"}
+    made = polyfed.federation(keys, **{"split.clients": 2, "split.test": "none"})
+    assert [(c.name, len(c.train)) for c in made.clients] == [("0001TP-0", 4), ("0006R0-1", 4)]
+    assert made.split.owned == (), "they own all classes"
+    assert sources.build("camvid", "data").natural_partition == "class-folders"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "camvid.npz").exists(), reason="skipped: no data")
 def test_camvid_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
