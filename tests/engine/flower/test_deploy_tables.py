@@ -119,6 +119,9 @@ def test_a_number_that_a_site_never_sees_in_training_is_zero_there(tmp_path: Pat
     train, test = own.clients[0].train, own.clients[0].test
     assert train.pool.x[train.rows][:, 1].tolist() == [0, 0, 0, 0], "the other sites' mean is not known here"
     assert test.pool.x[test.rows].tolist() == [[2, 30, 2]]
+    scaled = at_site(config_of(tmp_path, normalise=True), tmp_path, "a").federation
+    assert (scaled.dataset.mean, scaled.dataset.std) == ((0, 0, 1), (1, 1, 1))
+    assert scaled.clients[0].train.take(torch.arange(4))[0].tolist() == [[1, 0, 0]] * 4
 
 
 def test_columns_in_another_order_are_another_table(tmp_path: Path) -> None:
