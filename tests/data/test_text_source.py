@@ -135,3 +135,13 @@ def test_categories_are_ids_and_what_is_not_declared_is_counted(tmp_path, cli):
         load_cached(sources.build({**section, "missing": "refuse"}, "data"))
     with pytest.raises(UsageError, match=r"set model.name to table-mlp"):
         polyfed.run(KEYS, {"model.name": "mlp"}, data=section, out=tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_workers_read_a_table_with_gaps_alike(tmp_path):
+    section = {"name": "manifest", "file": str(table(tmp_path)), "normalise": True, "missing": "mean"}
+    section["categories"] = {"colour": ["red", "blue"], "size": ["S", "L"]}
+    keys = {"data": section, "model.name": "table-mlp", "method.name": "ditto"}
+    one, two = (polyfed.run(KEYS, keys, {"engine.workers": n}, out=tmp_path / str(n)) for n in (0, 2))
+    assert two.fingerprint == one.fingerprint
+    assert two["personal"] == one["personal"]
