@@ -388,3 +388,18 @@ def test_models_of_clients_are_given_by_name_or_section_and_merged_client_by_cli
 def test_a_command_line_gives_clients_models_as_a_mapping_too() -> None:
     words = ["method=local", "model.per_client={0: lenet, site-*: {name: cnn, width: 2}}"]
     assert [one.name for one in make_config(read_assignments(words)).model.architectures] == ["mlp", "lenet", "cnn"]
+
+
+def test_columns_with_categories_may_have_any_name(tmp_path) -> None:
+    declared = {"blood.group": ["A", "B"], "base": ["x", "y"], "colour": ["red"]}
+    tree = {"data": {"name": "manifest", "file": "a.csv", "categories": declared}, "split.partition": "users"}
+    file = tmp_path / "own.yaml"
+    file.write_text(write_yaml(tree))
+    words = read_assignments(["data.categories.colour=[red, blue]"])
+    config = make_config(read_config(file), words)
+    expected = {"blood.group": ("A", "B"), "base": ("x", "y"), "colour": ("red", "blue")}
+    assert config.data.categories == expected
+    assert list(config.data.categories) == list(declared), "the order is that of the model's columns"
+    again = make_config(read_yaml(write_yaml(config.dump()), "what was written"))
+    assert again == config
+    assert list(again.data.categories) == list(declared)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import masked
 import polyfed
 
 
@@ -100,3 +101,16 @@ def test_mistakes_are_one_sentence(run, rows, tmp_path, cli, words, code, senten
     assert said.code == code, said.err
     assert sentence in said.err
     assert len(said.err.splitlines()) == 1
+
+
+def test_the_figure_of_a_split_of_masks_counts_pixels_of_named_classes(tmp_path, cli):
+    root = masked.folders(tmp_path / "streets", ("north", "south"))
+    words = ["split", "data=folder", f"data.root={root}", "data.classes=[sky, tree, road]"]
+    said = cli(*words, "--figure", str(tmp_path / "split.png"))
+    assert said.code == 0, said.err
+    with (tmp_path / "split.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert {row["class"] for row in table} == {"sky", "tree", "road"}
+    shown = sum(int(row["pixels"]) for row in table)
+    assert shown % (masked.WIDE * (masked.HIGH - 1)) == 0, "all pixels with a label of some pictures"
+    assert shown > 0

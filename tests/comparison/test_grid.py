@@ -57,6 +57,15 @@ class TestCells:
         assert [cell.name for cell in cells] == ["fedavg-model=mlp-s0", "fedavg-model=lenet-width=2-s0"]
         assert cells[1].config.model.width == 2
 
+    def test_categories_of_a_table_are_no_axes(self, tmp_path: Path) -> None:
+        """FedPer, Ditto, MAP and ECL on one table, and not on as many tables as it has colours."""
+        declared = {"colour": ["red", "blue"], "blood.group": ["A", "B", "AB"]}
+        data = {"name": "manifest", "file": str(tmp_path / "visits.csv"), "categories": declared}
+        keys: dict[str, Any] = {"methods": ["fedper", "ditto", "map", "ecl"], "seeds": 1, "model": "table-mlp"}
+        cells = grid(data=data, split__partition="users", **keys).cells
+        assert [cell.name for cell in cells] == ["fedper-s0", "ditto-s0", "map-s0", "ecl-s0"]
+        assert all(cell.config.data.sizes == cell.config.model.categories == (2, 3) for cell in cells)
+
     def test_partitions(self) -> None:
         cells = grid(methods=["fedavg"], seeds=1, split__partition=["iid", "shards"]).cells
         assert [cell.config.split.partition.name for cell in cells] == ["iid", "shards"]

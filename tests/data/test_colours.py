@@ -5,8 +5,16 @@ import io
 import numpy as np
 from PIL import Image
 
-from polyfed.data.colours import CITYSCAPES_COLOURS, colours, mask_png, palette, picture_png
+from polyfed.data.colours import colours, mask_png, palette, picture_png
+from polyfed.data.sources import sources
 from polyfed.data.sources.streets import CAMVID
+
+PUBLISHED = {  # in the order of ids
+    "camvid": "128,128,128 128,0,0 192,192,128 128,64,128 60,40,222 128,128,0 192,128,128 64,64,128 64,0,128 64,64,0 "
+    "0,128,192",
+    "cityscapes": "128,64,128 244,35,232 70,70,70 102,102,156 190,153,153 153,153,153 250,170,30 220,220,0 107,142,35 "
+    "152,251,152 70,130,180 220,20,60 255,0,0 0,0,142 0,0,70 0,60,100 0,80,100 0,0,230 119,11,32",
+}
 
 
 def read(png: bytes) -> Image.Image:
@@ -16,7 +24,9 @@ def read(png: bytes) -> Image.Image:
 def test_colours_are_the_data_set_s_own_or_far_apart() -> None:
     assert colours(("a", "b")).tolist() == [[230, 80, 80], [80, 124, 230]]
     assert colours(CAMVID)[4].tolist() == [60, 40, 222]
-    assert len(CITYSCAPES_COLOURS) == 19
+    for name, told in PUBLISHED.items():
+        known = sources.get(name)().class_names()
+        assert colours(known).tolist() == [[int(value) for value in one.split(",")] for one in told.split()]
     assert palette(("a",))[[0, 1, 254, 255]].tolist() == [[230, 80, 80], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
 
 

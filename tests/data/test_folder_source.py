@@ -159,6 +159,16 @@ def test_tables(tables: Path, wish: Any) -> None:
     assert fed.notes == {"files_skipped": 1}
 
 
+def test_tables_whose_columns_differ_name_both(tables: Path) -> None:
+    assert Folder(root=tables).load().columns == ("age", "dose")
+    file = tables / "b" / "visits.csv"
+    file.write_text(file.read_text().replace("age,dose,", "dose,age,"))
+    with pytest.raises(
+        DataError, match=r"columns of .*b/visits.csv are dose, age, those of .*a/visits.csv age, dose; "
+    ):
+        Folder(root=tables).load()
+
+
 def test_what_a_site_alone_sees_of_its_table(tables: Path, wish: Any) -> None:
     data = Folder(root=tables).of_one(tables / "a")
     split = split_alone(data, wish(Users(), None), 0, 1, ("z", "a"))

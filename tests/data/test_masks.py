@@ -91,6 +91,9 @@ def test_more_owned_classes_are_seen_ones_and_drawn_by_the_seed() -> None:
     one, same = (federation(**{"split.beta": 2}).split for _ in range(2))
     assert [o.tolist() for o in one.owned] == [o.tolist() for o in same.owned]
     assert all(len(o) == 2 and k in o for k, o in enumerate(one.owned))
+    seen = federation(**{"split.beta": 2, "split.test": "none"})
+    for o, client in zip(seen.split.owned, seen.clients, strict=True):
+        assert set(o.tolist()) <= set(client.train.pool.y[client.train.rows].unique().tolist()), "what its images show"
     assert one.digest() == same.digest() != federation(**{"split.beta": 3}).split.digest()
 
 
@@ -274,6 +277,7 @@ def test_cityscapes_in_its_official_layout(tmp_path: Path) -> None:
     assert found.x.shape == (3, 6, 8, 3)
     assert np.unique(found.y).tolist() == [0, 18, 255]
     assert found.class_pixels[0, [0, 18]].tolist() == [48, 48]  # counted before resizing
+    assert sources.build("cityscapes", "data").size == (256, 512)
     with pytest.raises(DataError, match=r"leftImg8bit/train.* and gtFine/train"):
         sources.build({"name": "cityscapes", "root": str(tmp_path / "nowhere")}, "data").load()
 
@@ -287,6 +291,28 @@ def test_camvid_in_its_official_layout(tmp_path: Path) -> None:
     assert (len(found.x), found.train, found.domain_names) == (3, 1, ("0001TP",))
     assert np.array_equal(found.y, y)
     assert found.notes == {"places_in_train_and_test": 1}
+    tested = {
+        part: sources.build({"name": "camvid", "root": str(tmp_path), "test": part}, "data").load()
+        for part in ("test", "val")
+    }
+    assert np.array_equal(tested["test"].y[1:], y[2:])
+    assert np.array_equal(tested["val"].y[1:], y[1:2])
+    masked.picture(tmp_path / "testannot" / "0001TP_2.png", np.full_like(y[2], 12))
+    with pytest.raises(DataError, match=r"testannot/0001TP_2.png holds 12, expected 0 to 11, or 255"):
+        sources.build({"name": "camvid", "root": str(tmp_path)}, "data").load()
+
+
+def test_drives_of_camvid_may_be_its_clients(tmp_path: Path) -> None:
+    x, y = masked.scenes(9)
+    for row in range(9):
+        part, drive = "test" if row == 8 else "train", ("0001TP", "0006R0")[row % 2]
+        masked.picture(tmp_path / part / f"{drive}_{row}.png", x[row])
+        masked.picture(tmp_path / f"{part}annot" / f"{drive}_{row}.png", np.where(y[row] == 255, 11, y[row]))
+    keys = {"data": {"name": "camvid", "root": str(tmp_path)}, "model": "lraspp-small", "split.partition": "domains"}
+    made = polyfed.federation(keys, **{"split.clients": 2, "split.test": "none"})
+    assert [(c.name, len(c.train)) for c in made.clients] == [("0001TP-0", 4), ("0006R0-1", 4)]
+    assert made.split.owned == (), "they own all classes"
+    assert sources.build("camvid", "data").natural_partition == "class-folders"
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_words_have_the_same_ids_everywhere():
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl"])
-def test_a_table_of_texts_is_learnt_and_answers_new_ones(tmp_path, ending):
+def test_a_table_of_texts_is_learnt_and_answers_new_ones(tmp_path, ending, cli):
     file = texts(tmp_path, ending)
     data = {"data.name": "text", "data.file": str(file), "data.length": 6, "data.ids": 64}
     result = polyfed.run(
@@ -60,6 +60,12 @@ def test_a_table_of_texts_is_learnt_and_answers_new_ones(tmp_path, ending):
     assert new.notes == {}
     (tmp_path / "long.txt").write_text("the food was fine great kind too\n\nlate\n")
     assert read_inputs(tmp_path / "long.txt", predictor.preparation).notes == {"texts_cut": 1, "texts_empty": 1}
+    said = cli("predict", str(tmp_path / "run"), "--client", "0", "--input", str(tmp_path / "long.txt"))
+    assert said.err.splitlines() == [
+        f"polyfed: 1 texts in '{tmp_path}/long.txt' are longer than the model's texts and are cut",
+        f"polyfed: 1 texts in '{tmp_path}/long.txt' hold no word",
+    ]
+    assert len(said.out.splitlines()) == 4
     out = result.export("safetensors", 0, tmp_path / "export")
     assert np.allclose(read(out).logits(new.x), predictor.logits(new.x), atol=1e-5)
     with pytest.raises(UsageError, match=r"no token id.*from 0 to 63"):
@@ -97,6 +103,8 @@ def test_categories_are_ids_and_what_is_not_declared_is_counted(tmp_path, cli):
     data = load_cached(sources.build(section, "data"))
     assert data.notes == {"unseen_categories": 20, "missing_values": 1}
     assert data.x[:3, :2].tolist() == [[1, 1], [2, 2], [0, 1]]
+    turned = {**section, "categories": dict(reversed(section["categories"].items()))}
+    assert load_cached(sources.build(turned, "data")).x[:3, :2].tolist() == [[1, 1], [2, 2], [1, 0]]
     whole = polyfed.federation(data=section)
     held = np.concatenate(whole.split.train)
     assert 0 < len(held) < len(data.x)
@@ -115,9 +123,25 @@ def test_categories_are_ids_and_what_is_not_declared_is_counted(tmp_path, cli):
     assert (
         said.err == f"polyfed: 1 words in '{tmp_path}/new.csv' are no category the model knows, and count as unknown\n"
     )
+    (tmp_path / "gaps.csv").write_text("size,colour,age\nL,,30\n,red,50\n")
+    words = ["predict", str(tmp_path / "run"), "--client", "0", "--input", str(tmp_path / "gaps.csv")]
+    assert cli(*words).err == f"polyfed: 2 categories are missing in '{tmp_path}/gaps.csv', and count as unknown\n"
+    assert cli(*words, "--quiet").err == ""
     assert len(said.out.splitlines()) == 3
     assert predictor.predict(new.x)[0] == 1
+    out = result.export("safetensors", 0, tmp_path / "export")  # though the row of a missing age is among the first
+    assert np.allclose(read(out).logits(new.x), predictor.logits(new.x), atol=1e-5)
     with pytest.raises(DataError, match="line 7 has no value in the column 'age'"):
         load_cached(sources.build({**section, "missing": "refuse"}, "data"))
     with pytest.raises(UsageError, match=r"set model.name to table-mlp"):
         polyfed.run(KEYS, {"model.name": "mlp"}, data=section, out=tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_workers_read_a_table_with_gaps_alike(tmp_path):
+    section = {"name": "manifest", "file": str(table(tmp_path)), "normalise": True, "missing": "mean"}
+    section["categories"] = {"colour": ["red", "blue"], "size": ["S", "L"]}
+    keys = {"data": section, "model.name": "table-mlp", "method.name": "ditto"}
+    one, two = (polyfed.run(KEYS, keys, {"engine.workers": n}, out=tmp_path / str(n)) for n in (0, 2))
+    assert two.fingerprint == one.fingerprint
+    assert two["personal"] == one["personal"]

@@ -10,12 +10,16 @@ import torch
 
 import masked
 import polyfed
+from polyfed.config import make_config, unflatten
 from polyfed.data.samples import Pool, Samples
 from polyfed.data.sources.arrays import Arrays
+from polyfed.engine.work import Job, World
 from polyfed.errors import UsageError
 from polyfed.measure.counts import confusion
+from polyfed.message import Message
 from polyfed.methods import methods
 from polyfed.models import Net, models
+from polyfed.params import head
 from polyfed.parts.losses import cross_entropy, nll
 from polyfed.parts.match import at_pixels, class_gradients
 from polyfed.parts.resident import Batch, Frozen
@@ -46,6 +50,7 @@ def test_every_method_learns_masks_or_says_why_not(name: str, tmp_path: Path) ->
 def test_a_run_on_masks_records_iou(tmp_path: Path) -> None:
     result = polyfed.run(**masked.settings(method="fedavg", out=tmp_path / "run", rounds=1))
     assert set(result.summary["global"]) == {"accuracy", "balanced", "miou", "head", "mid", "tail"}
+    assert {np.load(tmp_path / "run" / "counts.npz")[name].dtype for name in ("global", "final_personal")} == {np.dtype(np.int64)}
     for table, column in (("rounds", "miou"), ("clients", "miou"), ("classes", "iou")):
         assert (tmp_path / "run" / f"{table}.csv").read_text().splitlines()[0].endswith(f",{column}")
 
@@ -184,3 +189,37 @@ def test_class_gradients_are_of_owned_pixels_alone() -> None:
     assert found.shape == (2, masked.CLASSES, 81)
     for z, c in zip(found, (0, 2), strict=True):  # p - 1 < 0 for the class itself, p > 0 for the others
         assert [float(value) < 0 for value in z[:, -1]] == [k == c for k in range(masked.CLASSES)]
+
+
+def test_clients_send_gradients_of_classes_they_own_alone_and_weigh_by_images() -> None:
+    world = World(
+        make_config(
+            unflatten(
+                masked.settings(method={"name": "creff", "draws": 1}, model="lraspp-small-gn", **{"split.test": "none"})
+            )
+        )
+    )
+    owned = world.federation.split.owned
+    assert any(len(each) < masked.CLASSES for each in owned)
+    start, retrained = (world.resident.initial.get(part)[0] for part in (world.method.shared, head))
+    for client, own in enumerate(owned):
+        known = world.do(Job("hello", client, 0), None)
+        assert known.numbers["n"] == len(world.federation.clients[client].train) == 4, "pictures, not pixels"
+        seen = world.federation.clients[client].counts
+        assert known.counts["train"].tolist() == seen.tolist()
+        assert set(seen.nonzero().flatten().tolist()) <= set(own.tolist())
+        up = world.do(Job("train", client, 1, Message(w=start.clone(), head=retrained.clone())), None).up
+        assert up["classes"].tolist() == seen.nonzero().flatten().tolist(), (
+            "neither the background nor what has no label"
+        )
+        assert up["z"].shape == (len(up["classes"]), masked.CLASSES, world.resident.model.head.in_features + 1)
+
+
+def test_features_of_a_client_s_pixels_are_not_kept() -> None:
+    world = World(make_config(unflatten(masked.settings(method="fedrep", model="lraspp-small-gn"))))
+    start = world.resident.initial.get(world.method.shared)[0]
+    client = world.client(Job("train", 0, 1, Message(w=start)), None)
+    assert client.features("head") is client.data
+    frozen = client.frozen(client.received.w)
+    frozen.logits(batch_of(client.model, client.data))
+    assert not frozen._tables

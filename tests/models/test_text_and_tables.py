@@ -7,7 +7,7 @@ from torch import nn
 from polyfed.errors import UsageError
 from polyfed.models.base import models
 from polyfed.models.lora import LowRank, merge_layers
-from polyfed.params import Layout, lora
+from polyfed.params import Layout, lora, named
 
 TEXT = ["text-bag", "text-transformer"]
 TOKENS = torch.tensor([[3, 1, 4, 0, 0, 0], [1, 5, 2, 6, 5, 3], [0, 0, 0, 0, 0, 0]])
@@ -86,5 +86,7 @@ def test_adapters_are_a_slice_on_the_layers_that_are_named():
     found = [entry.name for entry in Layout(net).floats if lora.test(entry)]
     assert len(found) == 2 * 2 * 2  # blocks, layers, A and B
     assert all(".query." in name or ".value." in name for name in found)
+    queries = [entry.name for entry in Layout(net).floats if named("*.query.lora_a", "*.query.lora_b").test(entry)]
+    assert queries == [name for name in found if ".query." in name]
     with pytest.raises(UsageError, match=r"no linear layer in the body of model 'mlp': it has trunk.fc1, last.fc2"):
         net_of("mlp", lora={"rank": 2, "on": "*.query"})

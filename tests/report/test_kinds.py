@@ -1,11 +1,13 @@
 """Every kind of figure against numbers written by hand; without data there is no figure."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from hand_made import measured, of_classes, of_clients, spent, write_run
 
@@ -170,6 +172,17 @@ class TestHoldings:
         (dots,) = marks(split_chart({"classes": 2, "clients": clients}))
         assert list(zip(dots.x, dots.y, dots.sizes, strict=True)) == [(0, 0, 2), (1, 1, 5)]
 
+    def test_of_masks_pixels_are_counted(self, make: Make) -> None:
+        path = make()
+        federation = json.loads((path / "federation.json").read_text())
+        (path / "federation.json").write_text(json.dumps({**federation, "colours": [[1, 2, 3]] * 3}))
+        (panel,) = drawn("holdings", path).panels
+        assert panel.note == "the largest bubble: 6 pixels"
+        assert drawn("tail", path).panels[0].y.label == "training pixels"
+        split = split_chart({**federation, "colours": [[1, 2, 3]] * 3})
+        assert split.panels[0].title == "training pixels by client and class"
+        assert split.panels[0].y.names == ["cat", "dog", "owl"]
+
 
 class TestClasses:
     def test_recall_by_class_in_the_last_round(self, make: Make) -> None:
@@ -184,6 +197,14 @@ class TestClasses:
         assert bars.x == [0, 1]  # nobody measured the third
         assert bars.y == pytest.approx([0.6, 0.25])
         assert bars.spread == pytest.approx([SPREAD, 0])
+
+    def test_masks_have_iou_by_class(self, make: Make) -> None:
+        path = make(classes=of_classes("global", 2, 0.5, 0.25, 1.0))
+        table = pandas.read_csv(path / "classes.csv")
+        table.assign(iou=table["recall"] / 2).to_csv(path / "classes.csv", index=False)
+        chart = drawn("classes", path)
+        assert (chart.title, chart.panels[0].y.label) == ("IoU by class", "IoU")
+        assert marks(chart)[0].y == pytest.approx([0.25, 0.125, 0.5])
 
     def test_classes_come_by_their_training_samples(self, make: Make) -> None:
         path = make(classes=of_classes(AFTER, 3, 0.1, 0.2, 0.3))

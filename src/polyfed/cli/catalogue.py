@@ -73,10 +73,13 @@ def split(
     import polyfed
     from polyfed.report.tables import split_text
 
-    described = polyfed.federation(*sources, keys).describe()
+    made = polyfed.federation(*sources, keys)
+    described = made.describe()
     if figure is not None:
+        from polyfed.data.colours import colours
         from polyfed.report.kinds.holdings import split_chart
         from polyfed.report.print import save
 
-        save(split_chart(described), figure)
+        named = {"class_names": made.class_names, **({"colours": colours(made.class_names)} if made.masks else {})}
+        save(split_chart({**described, **named}), figure)
     print_value(described, as_json, lambda: split_text(described))

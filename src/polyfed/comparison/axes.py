@@ -121,6 +121,8 @@ def _spec_takes_list(spec: type[BaseModel], path: Sequence[str], section: Tree) 
         return False  # an unknown key: the config says so
     if len(path) == 1:
         return _is_list(field.annotation)
+    if get_origin(field.annotation) is dict:  # what each of its names has
+        return _is_list(get_args(field.annotation)[1])
     kind, inside = getattr(field.annotation, "kind", ""), section[path[0]]
     if kind in registries:
         nested = _chosen(kind, inside) if "name" in inside else [type(field.default)]

@@ -11,6 +11,7 @@ from polyfed.registry import in_words
 # sections for which a bare value sets the name
 NAMED = ("method", "model", "data", "attack", "defence", "engine", "track", "privacy")
 BY_CLIENT = "per_client"  # a key whose mapping is by clients, whose names may be anything
+BY_COLUMN = "categories"  # one whose mapping is by columns of a table, whose names may be anything too
 Tree = dict[str, Any]
 
 
@@ -22,6 +23,8 @@ def named_sections(tree: Tree, names: tuple[str, ...] = (*NAMED, "base")) -> Tre
             value = {"name": value}
         if key == BY_CLIENT and isinstance(value, dict):
             made[key] = {str(who): {"name": one} if isinstance(one, str) else one for who, one in value.items()}
+        elif key == BY_COLUMN and isinstance(value, dict):
+            made[key] = value
         else:
             made[key] = named_sections(value, ("base",)) if isinstance(value, dict) else value
     return made
@@ -66,7 +69,7 @@ def unflatten(tree: Tree, names: tuple[str, ...] = (*NAMED, "base")) -> Tree:
     made: Tree = {}
     for key, value in tree.items():
         words = key.split(".") if isinstance(key, str) else [key]
-        nested = isinstance(value, dict) and is_section(value) and words[-1] != BY_CLIENT
+        nested = isinstance(value, dict) and is_section(value) and words[-1] not in (BY_CLIENT, BY_COLUMN)
         layer = unflatten(value, ("base",)) if nested else value
         for word in reversed(words):
             layer = {word: layer}

@@ -47,6 +47,7 @@ class Hello(_Statement):
     levels: list[Annotated[int, Field(ge=0, le=10**15)]] = []
     versions: Annotated[list[Word], Field(max_length=20)] = []
     masks: bool = False
+    columns: Annotated[list[Word], Field(max_length=10**6)] = []
     counts: list[Counted] = []
     test_counts: list[Counted] = []
     val_counts: list[Counted] = []

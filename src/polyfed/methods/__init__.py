@@ -10,7 +10,21 @@ from polyfed.data.samples import Samples
 from polyfed.message import Bundle, Field, Memory, Message, State, Wire
 from polyfed.methods.base import Client, Method, OnTop, Server, Site, Task, Upload, method, methods
 from polyfed.models.base import Net
-from polyfed.params import Params, Slice, bn, body, buffers, everything, head, last, named, nothing, trunk, weights
+from polyfed.params import (
+    Params,
+    Slice,
+    bn,
+    body,
+    buffers,
+    everything,
+    head,
+    last,
+    lora,
+    named,
+    nothing,
+    trunk,
+    weights,
+)
 from polyfed.parts.average import average
 from polyfed.parts.corrections import pull
 from polyfed.parts.distil import kl, mmd
@@ -63,6 +77,7 @@ __all__ = [
     "head",
     "kl",
     "last",
+    "lora",
     "maml",
     "method",
     "methods",

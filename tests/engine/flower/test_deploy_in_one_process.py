@@ -81,6 +81,32 @@ def test_tables_of_tokens_at_the_sites_have_the_local_engines_bits(federation: F
     same(federation.run(**keys), federation.locally(**keys))
 
 
+def test_tables_of_words_and_gaps_at_the_sites_have_the_local_engines_bits(
+    federation: Federation, tmp_path: Path, cli: Any
+) -> None:
+    """Every site has its own visits.csv; a simulation reads one table with all rows and their clients."""
+    together = ["colour,age,dose,label,client"]
+    for k, name in enumerate(SITES):
+        draw = np.random.default_rng(k)
+        colours = draw.choice(["red", "blue", "pink"], 30)
+        rows = [
+            f"{c},{'' if at % 7 == 3 else at + k},{draw.normal():.3f},{c == 'red':d}" for at, c in enumerate(colours)
+        ]
+        together += [f"{row},{name}" for row in rows]
+        federation.give(name, "visits.csv", "\n".join(["colour,age,dose,label", *rows, ""]).encode())
+    (tmp_path / "visits.csv").write_text("\n".join([*together, ""]))
+    (tmp_path / "new.csv").write_text("dose,colour,age\n0.5,red,30\n0.1,green,40\n")
+    table = {"data.name": "manifest", "data.missing": "mean", "data.categories": {"colour": ["red", "blue"]}}
+    keys = {**table, "data.classes": 2, "model.name": "table-mlp", "method.name": "ditto", "rounds": 1}
+    found = federation.run(**keys, **{"data.file": "visits.csv"})
+    local = federation.locally(**keys, **{"data.file": str(tmp_path / "visits.csv")})
+    same(found, local)
+    said = cli("predict", str(federation.path / "sites" / "b"), "--input", str(tmp_path / "new.csv"))
+    assert "1 words in" in said.err
+    expected = local.client(1).predict(np.array([[1, 30, 0.5], [0, 40, 0.1]], np.float32))
+    assert [int(line.split(",")[1]) for line in said.out.splitlines()[1:]] == expected.tolist()
+
+
 def test_mask_folders_at_the_sites_have_the_local_engines_bits_and_answer_with_overlays(
     federation: Federation, tmp_path: Path, cli: Any
 ) -> None:

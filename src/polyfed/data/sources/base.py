@@ -51,6 +51,7 @@ class Dataset:
     corrupted: bool = False  # whether that was done to it already
     categories: tuple[int, ...] = ()  # how many categories each of the first columns has; the others are numbers
     reads: dict[str, Any] | None = None  # how new text or new rows of a table are read, as plain data
+    columns: tuple[str, ...] = ()  # of numbers from tables: what they are called, in order
     pixels: np.ndarray | None = None  # of masks: each class's pixels before any resizing, [N, C]
     apart: bool = False  # of masks: whether every user's images are sorted into folders as if there were no others
 
@@ -232,6 +233,14 @@ class Source(Spec):
         return (Path(above) if above else Path("~/.cache/polyfed")).expanduser() / self.name
 
 
+class AtSites(Source):
+    """A source that a site of a real federation can read alone, from a folder of its own."""
+
+    def of_one(self, folder: Path) -> Dataset:
+        """The samples of one client, which lie in its folder."""
+        raise TypeError(f"{type(self).__name__} must say what a site reads")
+
+
 class Sources(Registry):
     """All sources; a table of samples may be named by its file."""
 
@@ -263,7 +272,7 @@ def load_cached(wanted: Source) -> Dataset:
     """The samples of a source; the last few are kept, so that one process reads the same files once."""
     later = ("limit", "augment", *(field for field in Source.model_fields if field.startswith("corrupt")))
     settings = {k: v for k, v in wanted.dump().items() if k not in later}  # these change nothing that is read
-    key = json.dumps([settings, str(wanted.home())], sort_keys=True)
+    key = json.dumps([settings, str(wanted.home())])  # in their order: columns of categories have one
     if key not in _loaded:
         _loaded[key] = wanted.load()
         while len(_loaded) > KEPT:

@@ -8,12 +8,12 @@ import numpy as np
 
 from polyfed.data.samples import BACKGROUND, VOID
 from polyfed.data.sources.arrays import parts_of
-from polyfed.data.sources.base import TABLES, Background, Dataset, Source, background_of_masks, source
+from polyfed.data.sources.base import TABLES, AtSites, Background, Dataset, background_of_masks, source
 from polyfed.data.sources.found import Part, gathered
 from polyfed.data.sources.masks import read_pair, resized_masks, unknown_value, value_pixels
 from polyfed.data.sources.pictures import IMAGES, read_image
 from polyfed.data.sources.raw import Classes, Side, read_arrays
-from polyfed.data.sources.tables import Table
+from polyfed.data.sources.tables import Table, same_columns
 from polyfed.data.tokens import as_tokens
 from polyfed.errors import DataError
 from polyfed.registry import param
@@ -33,10 +33,11 @@ class Contents(NamedTuple):
     classes: Classes
     skipped: int  # files
     pixels: np.ndarray | None = None  # of masks: each class's pixels before any resizing, [N, C]
+    columns: tuple[str, ...] = ()  # of numbers, where tables name them
 
 
 @source("folder")
-class Folder(Source):
+class Folder(AtSites):
     """Users (and domains) are the sub-folders; classes are the union of the class folders, sorted, or the labels."""
 
     of_pictures: ClassVar[bool] = True
@@ -60,7 +61,6 @@ class Folder(Source):
         return self._read(_subfolders(self.home(), "one sub-folder per client"))
 
     def of_one(self, folder: Path) -> Dataset:
-        """The samples of one client's folder alone: what a site of a federation sees."""
         if not folder.is_dir() or not any(_visible(path) for path in folder.iterdir()):
             raise DataError(f"{self.name}: {folder} must hold {EXPECTED}")
         return self._read([folder])
@@ -70,13 +70,13 @@ class Folder(Source):
         side = None if self.size == "auto" else self.size
         of_masks = any(_is_pair(client) for client in clients)
         read = self._rows if of_rows else self._masks if of_masks else self._images
-        parts, classes, skipped, pixels = read(clients, side)
+        parts, classes, skipped, pixels, columns = read(clients, side)
         for folder in clients:
             if not any(part.users == folder.name for part in parts if len(part.y)):
                 raise DataError(f"{self.name}: the client folder {folder} holds no samples")
         found = gathered(self.name, parts, [client.name for client in clients])
         notes = {"files_skipped": skipped} if skipped else {}
-        made = found.dataset(self.name, classes, side, notes, pixels=pixels)
+        made = found.dataset(self.name, classes, side, notes, pixels=pixels, columns=columns)
         if self.normalise and (made.images or self.tokens):
             raise DataError(f"{self.name}: data.normalise is for numbers, and here are {_what(made)}")
         return as_tokens(made) if self.tokens else replace(made, unscaled=self.normalise)
@@ -126,10 +126,11 @@ class Folder(Source):
 
     def _rows(self, clients: list[Path], side: Side | None) -> Contents:
         """Every .npz file and table of every client; pictures that a table names lie beside it."""
-        parts, skipped = [], 0
+        parts, skipped, columns = [], 0, dict[Path, tuple[str, ...]]()
         for client in clients:
             files, _ = files_in(client, ROWS)
             tables = {file: Table(file) for file in files if file.suffix.lower() in TABLES}
+            columns |= {file: table.named for file, table in tables.items() if not table.of_pictures}
             for file in files:
                 if file in tables:
                     parts += tables[file].parts(client, side, self.classes, client.name)
@@ -138,7 +139,7 @@ class Folder(Source):
                     parts += self._known(parts_of(*read_arrays(file), **whose))
             named = {file.name for file in files}.union(*(table.beside for table in tables.values()))
             skipped += sum(path.name not in named for path in client.iterdir() if _visible(path))
-        return Contents(parts, self.classes, skipped)
+        return Contents(parts, self.classes, skipped, columns=same_columns(self.name, columns))
 
     def _known(self, parts: list[Part]) -> list[Part]:
         """The same, after every mask among them was looked through for values that are no class."""

@@ -1,5 +1,6 @@
 """Arrays of unknown origin made into what a Dataset holds."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -164,9 +165,13 @@ def statistics_of(levels: np.ndarray) -> tuple[Numbers, Numbers]:
 
 
 def channel_statistics(rows: np.ndarray) -> tuple[Numbers, Numbers]:
-    """Mean and standard deviation of every channel of [N, C, ...] numbers; missing ones (NaN) do not count."""
+    """Mean and standard deviation of every channel of [N, C, ...] numbers; missing ones (NaN) do not count.
+
+    A channel without any number has the mean 0.
+    """
     axes = (0, *range(2, rows.ndim))
     mean_of, std_of = (np.nanmean, np.nanstd) if np.isnan(rows).any() else (np.mean, np.std)
-    mean = np.asarray(mean_of(rows, axes, dtype=np.float64))
-    std = np.asarray(std_of(rows, axes, dtype=np.float64))
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # that a channel has none
+        mean = np.nan_to_num(mean_of(rows, axes, dtype=np.float64))
+        std = np.asarray(std_of(rows, axes, dtype=np.float64))
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

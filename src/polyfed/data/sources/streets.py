@@ -35,6 +35,7 @@ class Streets(Source):
     """Pictures of streets with their masks; `domains` are where they were taken."""
 
     of_pictures: ClassVar[bool] = True
+    highest: ClassVar[int] = VOID  # value of a mask that means something; above it, 255 alone does
     background: Background = background_of_masks()
 
     @property
@@ -66,6 +67,7 @@ class Streets(Source):
         x, y, pixels = [], [], []
         for scene in scenes:
             image, read = read_pair(scene.image, scene.mask, side)
+            self._check_values(scene.mask, read)
             mask = table[read]
             pixels.append(class_pixels(mask[None], len(names)))
             y.append(mask if side is None else resized_masks(mask[None], side)[0])
@@ -84,11 +86,17 @@ class Streets(Source):
             notes={"places_in_train_and_test": len(both)} if len(both) else {},
         )  # fmt: skip
 
+    def _check_values(self, file: Path, read: np.ndarray) -> None:
+        strange = read[(read > self.highest) & (read != VOID)]
+        if strange.size:
+            raise DataError(f"{self.name}: {file} holds {strange[0]}, expected 0 to {self.highest}, or {VOID}")
+
 
 @source("camvid", paper="Brostow et al. 2009")
 class CamVid(Streets):
     """CamVid as SegNet's authors give it: 367 pictures to train on, 101 and 233 to test on, of four drives."""
 
+    highest: ClassVar[int] = len(CAMVID)  # of no class
     test: Literal["test", "val", "both"] = param("test", "the official part that is tested on")
 
     def tests(self) -> tuple[str, ...]:
@@ -113,6 +121,7 @@ class CamVid(Streets):
 class Cityscapes(Streets):
     """Cityscapes: 2975 pictures to train on and 500 to test on, by cities; it needs registration at its home."""
 
+    highest: ClassVar[int] = max(CITYSCAPES)
     size: Size = size_of_images((256, 512))
 
     def class_names(self) -> tuple[str, ...]:

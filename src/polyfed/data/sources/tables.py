@@ -17,6 +17,10 @@ from polyfed.files import plain_file
 Frame = Any  # a pandas DataFrame; pandas is imported where a table is read
 
 
+class Unclear(DataError):
+    """A table is not what it is taken for; keys of a config may say how it is read."""
+
+
 class Columns(NamedTuple):
     """What the columns of a table are called; `features` are all others, where there is no column of paths."""
 
@@ -37,7 +41,7 @@ class Table:
         self.frame = self._read()
         if columns.label and columns.label not in self.frame:
             found = ", ".join(map(str, self.frame.columns[:10]))
-            raise DataError(f"{file} has no column '{columns.label}' for the labels; its columns are {found}")
+            raise Unclear(f"{file} has no column '{columns.label}' for the labels; its columns are {found}")
 
     @property
     def of_pictures(self) -> bool:
@@ -122,11 +126,11 @@ class Table:
         self._complete(name, column)
         return [str(value) for value in column.tolist()]
 
-    def _complete(self, name: str, column: Any) -> None:
+    def _complete(self, name: str, column: Any, kind: type[DataError] = DataError) -> None:
         missing = np.flatnonzero(column.isna().to_numpy())
         if len(missing):
             more = f", as have {len(missing) - 1} others" if len(missing) > 1 else ""
-            raise DataError(f"{self.file}: {self._row(missing[0])} has no value in the column '{name}'{more}")
+            raise kind(f"{self.file}: {self._row(missing[0])} has no value in the column '{name}'{more}")
 
     def _labels(self, classes: Classes) -> np.ndarray:
         """Whole numbers where all labels are, unless they are names of declared classes; else words."""
@@ -165,6 +169,11 @@ class Table:
             return [name for name in self.columns.features if name not in words]
         return [name for name in self.frame.columns if name not in (*self.columns[:4], *words)]
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The names that its numbers have; none where its rows name pictures."""
+        return () if self.of_pictures else tuple(map(str, self.features))
+
     def numbers(self) -> np.ndarray:
         """The feature columns as float32 [N, columns]; a missing number is NaN, where it may be missing."""
         names = self.features
@@ -177,11 +186,11 @@ class Table:
                 raise DataError(f"{self.file} has no column '{name}', which data.features names")
             column = self.frame[name]
             if not self.columns.missing:
-                self._complete(name, column)
+                self._complete(name, column, Unclear)
             if column.dtype.kind not in "uifb":
                 strange = next(at for at, value in enumerate(column.tolist()) if not _is_number(value))
                 told = f"{column.tolist()[strange]!r} in {self._row(strange)}"
-                raise DataError(
+                raise Unclear(
                     f"{self.file}: the column '{name}' holds {told}, and features are numbers: data.features names them"
                 )
         return self.frame[names].to_numpy(np.float32)
@@ -189,6 +198,20 @@ class Table:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
+
+
+def same_columns(name: str, columns: Mapping[Path, tuple[str, ...]]) -> tuple[str, ...]:
+    """The columns of numbers that all of these tables have, in one order; tables that differ are refused.
+
+    A number has no name once it is read: taken by its place, an age would be a dose elsewhere.
+    """
+    first, wanted = next(iter(columns.items()), (Path(), ()))
+    for file, names in columns.items():
+        if names != wanted:
+            here, there = (", ".join(some[:10]) for some in (names, wanted))
+            said = f"the columns of {file} are {here}, those of {first} {there}"
+            raise DataError(f"{name}: {said}; they must be the same, in the same order")
+    return wanted
 
 
 def category_ids(

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Literal
 
-from polyfed.data.sources.base import Dataset, Source, source
+from polyfed.data.sources.base import AtSites, Dataset, source
 from polyfed.data.sources.found import gathered
 from polyfed.data.sources.raw import Classes
 from polyfed.data.sources.tables import Columns, Table, has_column
 from polyfed.data.tokens import Tokenizer
-from polyfed.errors import DataError
+from polyfed.errors import DataError, UsageError
 from polyfed.files import read_plain
 from polyfed.registry import param
 
@@ -16,10 +16,10 @@ ENDINGS = (".csv", ".jsonl", ".parquet")
 
 
 @source("text")
-class Text(Source):
+class Text(AtSites):
     """A .csv, .jsonl or .parquet file with a text per row, made into tokens: words hashed to ids, or bytes."""
 
-    file: Path = param(..., "the table: a .csv, .jsonl or .parquet file with a row per text")
+    file: Path = param(..., "the table: a .csv, .jsonl or .parquet file with a row per text (a real site has its own)")
     text: str = param("text", "column with the text")
     label: str = param("label", "column with the label: a word, or a number from 0 on")
     client: str = param("client", "column with the client's name, if there is one")
@@ -58,12 +58,24 @@ class Text(Source):
         return self._table.parent if self.root is None else super().home()
 
     def load(self) -> Dataset:
-        if self._table.suffix.lower() not in ENDINGS or not self._table.is_file():
-            what = "does not exist" if not self._table.exists() else f"is no {' or '.join(ENDINGS)} file"
-            raise DataError(f"{self.name}: {self._table} {what}")
-        table = Table(self._table, Columns("", self.label, self.client, self.split, (self.text,), (self.text,)))
+        return self._read(self._table)
+
+    def of_one(self, folder: Path) -> Dataset:
+        if self.vocabulary is not None:
+            raise UsageError(
+                "data.vocabulary is a file on one machine, and sites with other words would number them differently: "
+                "leave it out, and words are hashed"
+            )
+        return self._read(folder / self.file.name, folder.name)
+
+    def _read(self, file: Path, client: str | None = None) -> Dataset:
+        """One table; all of its texts are one client's, where that is given."""
+        if file.suffix.lower() not in ENDINGS or not file.is_file():
+            what = "does not exist" if not file.exists() else f"is no {' or '.join(ENDINGS)} file"
+            raise DataError(f"{self.name}: {file} {what}")
+        table = Table(file, Columns("", self.label, self.client, self.split, (self.text,), (self.text,)))
         tokenizer = self.tokenizer()
         x, notes = tokenizer.rows(table.texts(self.text))
-        found = gathered(self.name, table.parts(self.home(), classes=self.classes, x=x))
+        found = gathered(self.name, table.parts(file.parent, None, self.classes, client, x))
         reads = {"text": {"column": self.text, **tokenizer.model_dump(mode="json")}}
         return found.dataset(self.name, self.classes, None, notes, reads=reads)

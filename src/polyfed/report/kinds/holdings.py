@@ -19,8 +19,8 @@ def holdings(selection: Selection) -> Chart | None:
 
 
 def split_chart(described: Federation) -> Chart:
-    """The same of a split before anything is trained."""
-    return Chart(*BUBBLES, [holdings_panel("training samples by client and class", described)])
+    """The same of a split before anything is trained; where labels are masks, it says `colours`, as a run does."""
+    return Chart(*BUBBLES, [holdings_panel(f"training {_counted(described)} by client and class", described)])
 
 
 BUBBLES = (

@@ -8,6 +8,7 @@ from polyfed.config import make_config, read_config
 from polyfed.data.sources.base import Dataset
 from polyfed.data.sources.folder import Folder
 from polyfed.data.sources.found import SizesDiffer
+from polyfed.data.sources.tables import Unclear
 from polyfed.engine.flower.deploy import contract, keys, probes, processes, signing
 from polyfed.engine.flower.deploy.layout import SECRET, TOKEN, Server, Site, normal
 from polyfed.engine.flower.deploy.private import read_private
@@ -71,13 +72,25 @@ def check_site(site: Site, with_data: bool = True) -> list[str]:
     found += probes.prove_site(site)
     found += probes.prove_node(site)
     if with_data:
-        data, shape = _data_of(site)
-        found.append(f"site {site.name}: {len(data.y)} samples of {data.x.dtype} {shape}, {_classes_of(data)}")
+        found.append(f"site {site.name}: {_told_of_data(site)}")
     return found
+
+
+def _told_of_data(site: Site) -> str:
+    """How many samples of which kind there are, as far as that can be told without the config."""
+    try:
+        data, shape = _data_of(site)
+    except Unclear as why:
+        keys = "data.label, data.categories, data.missing or data.name=text"
+        return f"{why} (the config may say how this is read: {keys}; the samples were not looked at)"
+    return f"{len(data.y)} samples of {data.x.dtype} {shape}, {_classes_of(data)}"
 
 
 def _data_of(site: Site) -> tuple[Dataset, str]:
     """What a site's folder holds, and its shape; images of several sizes need a key of the config, unknown here."""
+    texts = sorted(site.data.glob("*.jsonl"))
+    if texts:
+        raise Unclear(f"{texts[0]} holds texts")
     try:
         data = Folder(root=site.data).of_one(site.data)
     except SizesDiffer:

@@ -11,8 +11,7 @@ import torch
 from polyfed.config import Config
 from polyfed.data.federation import Federation
 from polyfed.data.samples import VOID
-from polyfed.data.sources.base import Dataset
-from polyfed.data.sources.folder import Folder
+from polyfed.data.sources.base import AtSites, Dataset
 from polyfed.data.sources.raw import pixel_levels, statistics_of
 from polyfed.data.split import Split, split_alone
 from polyfed.engine.flower.deploy.layout import Site
@@ -21,7 +20,8 @@ from polyfed.errors import DataError, UsageError
 
 VERSIONS = ("polyfed", "torch", "numpy", "flwr")
 COUNTS = {"train": "counts", "test": "test_counts", "val": "val_counts"}  # the keys of a hello with class counts
-FIXED = ("n", "tests", "vals", *COUNTS.values(), "classes", "shape", "kind", "masks", "levels", "disclosed")  # of data
+FIXED = ("n", "tests", "vals", *COUNTS.values(), "disclosed")  # of its data, beside the schema
+FIXED += ("classes", "shape", "kind", "masks", "columns", "levels")
 HALF = 127.5  # mean and spread of pixels where no site discloses its own
 
 
@@ -35,20 +35,22 @@ class Schema:
     levels: np.ndarray | None  # [channel, value], of images where it is told
     versions: tuple[str, ...]
     masks: bool = False  # whether every pixel has a label of its own
+    columns: tuple[str, ...] = ()  # of numbers, where tables name them
 
     def to_record(self) -> dict[str, Any]:
         """The schema as a record holds it."""
         told = [] if self.levels is None else self.levels.ravel().tolist()
-        plain = {"classes": list(self.classes), "shape": list(self.shape), "kind": self.kind}
-        return {**plain, "levels": told, "versions": list(self.versions), "masks": self.masks}
+        plain: dict[str, Any] = {"classes": list(self.classes), "shape": list(self.shape), "kind": self.kind}
+        plain |= {"masks": self.masks, "columns": list(self.columns)}
+        return {**plain, "levels": told, "versions": list(self.versions)}
 
     @staticmethod
     def from_record(said: Mapping[str, Any]) -> "Schema":
         """The schema in a record; the inverse of `to_record`."""
         levels = np.array(said["levels"], np.int64).reshape(-1, 256) if said["levels"] else None
         shape, versions = tuple(map(int, said["shape"])), tuple(map(str, said["versions"]))
-        masks = bool(said.get("masks", False))
-        return Schema(tuple(map(str, said["classes"])), shape, str(said["kind"]), levels, versions, masks)
+        masks, columns = bool(said.get("masks", False)), tuple(map(str, said.get("columns", ())))
+        return Schema(tuple(map(str, said["classes"])), shape, str(said["kind"]), levels, versions, masks, columns)
 
 
 def versions() -> tuple[str, ...]:
@@ -59,7 +61,8 @@ def versions() -> tuple[str, ...]:
 def schema_of(dataset: Dataset, disclose: str) -> Schema:
     """What a site's samples look like."""
     levels = pixel_levels(dataset.x) if dataset.images and disclose == "counts" else None
-    return Schema(dataset.class_names, dataset.x.shape[1:], str(dataset.x.dtype), levels, versions(), dataset.masks)
+    shape, kind = dataset.x.shape[1:], str(dataset.x.dtype)
+    return Schema(dataset.class_names, shape, kind, levels, versions(), dataset.masks, dataset.columns)
 
 
 def agreed(said: Mapping[str, Schema]) -> Schema:
@@ -76,8 +79,20 @@ def agreed(said: Mapping[str, Schema]) -> Schema:
         ):
             if mine != theirs:
                 raise DataError(_difference(what, first, mine, name, theirs))
+    _check_columns(said)
     told = [schema.levels for schema in said.values() if schema.levels is not None]
     return replace(one, levels=np.sum(told, axis=0) if len(told) == len(said) else None)
+
+
+def _check_columns(said: Mapping[str, Schema]) -> None:
+    """Refuse tables whose columns differ: a number is taken by its place, and an age would be a dose elsewhere."""
+    named = {name: ", ".join(schema.columns) for name, schema in said.items() if schema.columns}
+    first = next(iter(named), "")
+    for name, columns in named.items():
+        if columns != named[first]:
+            here, there = (f"those of '{who}' are {named[who][:200]}" for who in (first, name))
+            cure = "data.name=manifest with data.features names those that all have, in one order"
+            raise DataError(f"the columns of the sites' tables differ: {here}, {there}; {cure}")
 
 
 def _difference(what: str, first: str, mine: Any, name: str, theirs: Any) -> str:
@@ -113,8 +128,9 @@ def own_data(config: Config, site: Site) -> Dataset:
     """A site's samples."""
     refuse_attack(config)
     source = config.data
-    if not isinstance(source, Folder):
-        raise UsageError(f"a site has its samples in a folder: data.name must be folder, not '{source.name}'")
+    if not isinstance(source, AtSites):
+        fitting = "data.name must be folder, manifest or text"
+        raise UsageError(f"a site has its samples in a folder of its own: {fitting}, not '{source.name}'")
     if source.limit is not None:
         raise UsageError("data.limit needs the samples of all sites; a federation takes them as they are")
     if source.corrupt != "none":
@@ -135,7 +151,8 @@ def server_federation(config: Config, schema: Schema, names: tuple[str, ...]) ->
     """The federation as the server sees it: everybody by name, and no sample; one blank row carries the shape."""
     blank = np.zeros((1, *schema.shape), schema.kind)
     labels = np.full(blank.shape[:3], VOID, np.uint8) if schema.masks else np.zeros(1, np.int64)
-    dataset = Dataset("folder", blank, labels, 1, schema.classes)
+    declared = getattr(config.data, "sizes", ())  # of categories
+    dataset = Dataset(config.data.name, blank, labels, 1, schema.classes, categories=declared)
     nothing = tuple(np.arange(0) for _ in names)
     heldout = split_alone(dataset, config.split, config.seed, 0, names).heldout
     split = Split(nothing, nothing, nothing, nothing[0], heldout, names, False, {})
