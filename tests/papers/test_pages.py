@@ -124,7 +124,7 @@ def test_pages_say_what_holds_what_is_printed_and_what_is_missing(
     store = Store.open(tmp_path / "results")
     text = results_page(store)
     assert "| [tiny, Table 1](#tiny-table1-cpu) | cpu | 10 of 10 | 2 |  |  |  |" in text
-    assert "| tiny, 2 not begun |  | 0 of 7 |  |  |  |  |" in text
+    assert "| tiny, 2 not done |  | 0 of 7 |  |  |  |  |" in text
     assert text.index("## Summary") < text.index("## tiny") < text.index('<a id="tiny-table1-cpu"></a>')
     assert "| Figure 1 | cpu | 2 | – | `polyfed reproduce tiny.figure1 --scale cpu` |" in text
     page = html_page("tiny", store, tmp_path / "out")

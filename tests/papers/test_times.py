@@ -78,7 +78,7 @@ def test_a_page_takes_times_from_the_store_and_never_from_this_machine(
     assert "| Table 1 | cpu | 10 | – |" in results_page(store, recipes)
     measured = results_page(store, recipes, measure=True)
     assert "| Table 1 | cpu | 10 | a minute |" in measured
-    assert f"on one core of {this_machine()['cpu']}" in measured
+    assert f"timed steps on {this_machine()['cpu']}: " in measured
     assert results_page(store, recipes) == measured
     monkeypatch.setattr("polyfed.papers.calibrate.this_machine", lambda: {"cpu": "another", "torch": "0"})
     assert results_page(store, recipes) == measured

@@ -20,7 +20,7 @@ from polyfed.report.page import stylesheet
 
 TITLES = {"mupfl": "MuPFL", "fedcrc": "FedCRC", "map": "MAP", "ecl": "ECL", "distfl": "DistFL"}
 WORDS = (HOLDS, FAILS, UNDECIDED, UNMEASURED)
-MOST = 6  # columns that a table of the documentation shows
+MOST = 4  # columns that a table of the documentation shows
 INTRODUCTION = """# Results
 
 The tables and figures of the five papers, as far as they have been run here. `polyfed reproduce --write-docs
@@ -57,7 +57,7 @@ def results_page(store: Store, recipes: Path | None = None, measure: bool = Fals
         parts += [f"## {_title(paper)}\n"]
         parts += [_section_of(found, times) for found in founds if found.current]
         rest = [found for found in founds if not found.current]
-        parts += ["### Not begun\n", _not_begun(rest, times)] if rest else []
+        parts += ["### Not done\n", _not_done(rest, times)] if rest else []
     return "\n".join(filter(None, parts)).rstrip() + "\n"
 
 
@@ -70,7 +70,7 @@ def _title(paper: str) -> str:
 
 
 def _summary(every: dict[str, list[ItemFound]]) -> str:
-    """A line for each table and figure that was begun, and one for what each paper has beside."""
+    """A line for each table and figure that has cells, and one for what each paper has beside."""
     rows = [["", "scale", "cells done", *WORDS], ["---", "---", *["---:"] * 5]]
     for paper, founds in every.items():
         for found in founds:
@@ -82,7 +82,7 @@ def _summary(every: dict[str, list[ItemFound]]) -> str:
         rest = [found for found in founds if not found.current]
         if rest:
             cells = sum(len(found.cells) for found in rest)
-            rows.append([f"{_title(paper)}, {len(rest)} not begun", "", f"0 of {cells}", "", "", "", ""])
+            rows.append([f"{_title(paper)}, {len(rest)} not done", "", f"0 of {cells}", "", "", "", ""])
     return "## Summary\n\n" + _table(rows)
 
 
@@ -92,11 +92,11 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 def _about_times(times: Times) -> str:
     """Where the estimates come from."""
-    machine = times.calibration.machine
-    timed = f", else by a few timed steps on one core of {machine['cpu']}" if machine else ""
+    cpu = times.calibration.machine.get("cpu")
+    timed = f", else by a few timed steps on {cpu}: a method that does more than train one model then takes longer"
     return (
-        "Times of what is not done are estimates in minutes of one core, by finished cells of the same row or setting"
-        f"{timed}; methods that do more than train one model take longer than their steps.\n"
+        "Times of what is not done are estimates for one core, by finished cells of the same row or setting"
+        f"{timed if cpu else ''}. A dash stands where nothing tells.\n"
     )
 
 
@@ -109,7 +109,7 @@ def _section_of(found: ItemFound, times: Times) -> str:
     return f'<a id="{_anchor(found)}"></a>\n\n{found.markdown(left, MOST)}'
 
 
-def _not_begun(rest: Sequence[ItemFound], times: Times) -> str:
+def _not_done(rest: Sequence[ItemFound], times: Times) -> str:
     rows = [["", "scale", "cells", "time of one core", "command"], ["---", "---", "---:", "---", "---"]]
     for found in rest:
         stale = f" ({len(found.stale)} stale)" if found.stale else ""
