@@ -1,6 +1,7 @@
 """The leakage audit: labels and images from one upload, and what the personal part and noise hide."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -47,6 +48,59 @@ def test_the_image_is_the_one_with_that_gradient() -> None:
     assert float(dark.max()) <= 0.25
     hidden, _ = images_of(seen_of(net, x, torch.tensor([2]), "head."), [2], (1, 1, 8, 8), bounds, Search(50))
     assert psnr(hidden, x)[0] < psnr(found, x)[0] - 10
+
+
+def test_labels_of_several_follow_from_the_bias_and_the_likeliest_comes_again() -> None:
+    """By hand: the rows of the weights speak for class 1, the biases for classes 2 and 0."""
+    gradient = {"head.weight": torch.tensor([[0.0, 1], [-3, 0], [1, 1]]), "head.bias": torch.tensor([-1.0, 2, -2])}
+    seen = Seen(net_of(), gradient)
+    assert labels_of(seen, 1) == [1]
+    assert labels_of(seen, 2) == [2, 0]
+    assert labels_of(seen, 5) == [2, 0, 1, 2, 2]
+    assert labels_of(Seen(net_of(), {"head.weight": gradient["head.weight"]}), 2) == [1, 0]
+
+
+def searched(tv: float) -> tuple[list[torch.Tensor], list[float], torch.Tensor, float]:
+    """Every image that a search of 16 steps tried, its cosine, and what the search gave."""
+    net, x = net_of(), torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    seen, tried, cosines = seen_of(net, x, torch.tensor([2])), [], []
+    hook = net.register_forward_pre_hook(lambda _, given: tried.append(given[0].detach().clone()))
+    wide = torch.full((1, 8, 8), 10.0)
+    found, cosine = images_of(seen, [2], (1, 1, 8, 8), (-wide, wide), Search(16, tv=tv))
+    hook.remove()
+    target = torch.cat([g.flatten() for g in seen.gradient.values()])
+    for image in tried:
+        here = seen_of(net, image, torch.tensor([2])).gradient
+        cosines.append(float(F.cosine_similarity(torch.cat([g.flatten() for g in here.values()]), target, dim=0)))
+    return tried[1:], cosines[1:], found, cosine  # the first only asks for the number of classes
+
+
+def test_a_search_goes_by_signs_and_slows_down_three_times() -> None:
+    """Adam on signs: at first by the rate, then by it or, where the sign has changed, by a nineteenth of it."""
+    tried, *_ = searched(tv=0.01)
+    moves = [(after - before).abs().flatten() for before, after in pairwise(tried)]
+    assert torch.allclose(moves[0], torch.full((64,), 0.1), atol=1e-5)
+    second = moves[1] / 0.1
+    assert (
+        torch.isclose(second, torch.tensor(1.0), atol=1e-3) | torch.isclose(second, torch.tensor(1 / 19), atol=1e-3)
+    ).all()
+    for step, move in enumerate(moves):
+        rate = 0.1 ** (1 + sum(step >= fall for fall in (6, 10, 14)))
+        assert 0.5 * rate < float(move.max()) < 1.01 * rate
+
+
+def test_a_search_keeps_the_image_with_the_best_cosine() -> None:
+    tried, cosines, found, cosine = searched(tv=-50.0)  # it looks for what is rough, and goes astray
+    best = cosines.index(max(cosines))
+    assert best < len(cosines) - 1
+    assert torch.equal(found, tried[best])
+    assert cosine == pytest.approx(cosines[best], abs=1e-5)
+
+
+def test_total_variation_makes_images_smooth() -> None:
+    rough, smooth = searched(tv=0.0)[0][-1], searched(tv=50.0)[0][-1]
+    assert float(variation(smooth)) < 0.8 * float(variation(rough))
+    assert float(variation(torch.tensor([[[[0.0, 0.0], [1.0, 1.0]]]]))) == 1.0  # down as well as across
 
 
 def test_decibels_and_pairs() -> None:

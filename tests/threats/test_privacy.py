@@ -338,6 +338,9 @@ def test_user_level_noise_is_on_the_sum_and_missing_clients_are_zero(trial):
     moved = long.flat - before.flat - noise_alone
     assert float(moved.norm()) == pytest.approx(0.5 / (0.5 * task.clients), rel=1e-3)
     assert any("clipped again" in said for said in server.said)
+    server.begin(2)
+    later = mean(server, []).flat - before.flat
+    assert not torch.isclose(later, noise_alone, rtol=1e-3).all()
 
 
 def run_upload(client, flat):
