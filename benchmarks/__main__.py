@@ -181,6 +181,10 @@ def call() -> None:
         main()
     except (Failed, OSError) as failure:
         sys.exit(f"benchmarks: {failure}")
+    except Exception as fault:
+        if os.environ.get("POLYFED_DEBUG"):
+            raise
+        sys.exit(f"benchmarks: a fault: {type(fault).__name__}: {fault}; POLYFED_DEBUG=1 shows where it is")
 
 
 if __name__ == "__main__":

@@ -263,6 +263,8 @@ def test_nothing_measured_is_a_sentence(
     monkeypatch.setattr("benchmarks.data.Shelf._complaint", lambda shelf, name, say: "")
     monkeypatch.setitem(KINDS, "speed", fake_speed([]))
     assert "Not a directory" in last("--only", "*mlp*", "--out", str(file))
+    monkeypatch.setitem(KINDS, "speed", lambda *given: {}["a fault of ours"])
+    assert "a fault: KeyError: 'a fault of ours'; POLYFED_DEBUG=1" in last("--only", "*mlp*", "--out", out)
     monkeypatch.delattr("os.fork")
     assert "Linux or macOS" in last("--out", out)
 
