@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 WHOLE = 1 / 4  # of the training's cost: what PA_cls on the whole global test set may cost under eval.classes=auto
 SAMPLED = 1 / 40  # of the training's cost: what it may cost on a sample
-BETWEEN = 1 / 100  # of the training's cost: what GA after all rounds may cost under eval.ga=auto
+BETWEEN = 1 / 40  # of the training's cost: what GA after all rounds may cost under eval.ga=auto
 LEAST = 50  # samples of each class below which a sample says too little
 FEWEST = 1000  # samples below which GA on a sample says too little
 STEP = 3  # forward passes that a training step costs, backward and all
