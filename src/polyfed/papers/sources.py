@@ -22,23 +22,20 @@ LEFT_OUT = ("polyfed.data.sources", "polyfed.data.inputs")
 
 def sources_of(cell: PaperCell) -> str:
     """The hash of all sources that a cell's numbers depend on; a seed changes none of them."""
-    return _sources_of(cell.first or cell)
+    return _hash(_named_by(cell.first or cell))
 
 
 @cache
-def _sources_of(cell: PaperCell) -> str:
+def _named_by(cell: PaperCell) -> frozenset[str]:
+    """The modules that a cell names: those of its demo, or of all that its experiment chooses."""
     if cell.item.demo:
         demo = demo_of(cell.item.demo)
-        return _hash(frozenset({demo.function.__module__, *demo.uses, *ALWAYS}))
-    return config_sources(cell.config)
-
-
-def config_sources(config: Config) -> str:
-    """The same for an experiment: its method with its bases, the model, the partition, what attacks and defends."""
-    return _hash(frozenset({*ALWAYS, *_modules(config)}))
+        return frozenset({demo.function.__module__, *demo.uses, *ALWAYS})
+    return frozenset({*ALWAYS, *_modules(cell.config)})
 
 
 def _modules(config: Config) -> Iterator[str]:
+    """Of an experiment: its method with its bases, the model, the partition, what attacks and defends."""
     chosen = (config.method, config.model, config.split.partition, config.attack, config.defence, config.privacy)
     for spec in (inner for one in chosen for inner in specs_in(one)):
         for cls in type(spec).__mro__:

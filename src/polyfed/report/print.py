@@ -248,9 +248,9 @@ def _names(axes: Axes, marks: Sequence[Dots]) -> None:
         for mark in marks
         for spot, name in zip(zip(mark.x, mark.y, strict=True), mark.names, strict=True)
     ]
-    scale = 72 / axes.figure.dpi
-    at = axes.transData.transform([spot for spot, _, _ in points]) * scale if points else []
-    inside: Box = tuple(axes.bbox.extents * scale)
+    scale, edges = 72 / axes.figure.dpi, axes.bbox
+    at = axes.transData.transform(np.array([spot for spot, _, _ in points]).reshape(-1, 2)) * scale
+    inside = (edges.x0 * scale, edges.y0 * scale, edges.x1 * scale, edges.y1 * scale)
     taken = [_box(x, y, 5, 5) for x, y in at]
     for (spot, name, tint), (x, y) in zip(points, at, strict=True):
         far, shift, box = _free(taken, inside, (x, y), (LETTER[0] * len(name), LETTER[1]))
