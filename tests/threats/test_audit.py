@@ -3,12 +3,15 @@
 import json
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
+from polyfed.api import config_of
+from polyfed.engine.work import World
 from polyfed.errors import UsageError
 from polyfed.models.base import Net
 from polyfed.threats.audit import Search, Seen, decibels, hits, images_of, labels_of, psnr, variation
@@ -133,7 +136,30 @@ def test_an_audit_of_a_run(trial, cli) -> None:
     assert "round 2" in text.out
 
 
+<<<<<<< HEAD
 @pytest.mark.extras
+=======
+def test_the_originals_are_the_clients_own_pixels(trial) -> None:
+    changes = {"rounds": 1, "model.width": 0.2}
+    result = trial(changes)
+    result.audit(1, steps=1, fresh=True)
+    held = World(config_of(trial.keys(changes))).federation.clients[1].train
+    pixels = held.pool.x[held.rows[:1]][0, 0].int()
+    drawn = torch.from_numpy(np.array(Image.open(result.path / "audit" / "client-1-originals.png"))).int()
+    factor = len(drawn) // len(pixels)
+    assert int((drawn[::factor, ::factor] - pixels).abs().max()) <= 1
+    assert int(pixels.max()) > 200
+
+
+def test_noise_on_updates_hides_the_image_too(trial) -> None:
+    psnr_of = []
+    for privacy in ({}, {"privacy.name": "nominal", "privacy.epsilon": 0.01}):
+        told = trial({"rounds": 1, "model.width": 0.2, **privacy}).audit(0, steps=100, fresh=True, tv=0.0)
+        psnr_of.append(told["one_step"]["psnr"][0])
+    assert psnr_of[1] < psnr_of[0] - 10
+
+
+>>>>>>> w/threats
 def test_what_is_hidden(trial) -> None:
     pytest.importorskip("opacus", reason="skipped: no opacus")
     steps = 60

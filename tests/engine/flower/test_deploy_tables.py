@@ -21,6 +21,8 @@ if importlib.util.find_spec("flwr") is None:
 
 from polyfed.engine.flower.deploy import check, schema
 
+pytestmark = pytest.mark.extras
+
 SITES = ("a", "b", "c")
 TABLE: dict[str, Any] = {
     "data": {"name": "manifest", "missing": "mean", "categories": {"colour": ["red", "blue"]}, "classes": 2},
