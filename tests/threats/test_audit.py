@@ -136,9 +136,6 @@ def test_an_audit_of_a_run(trial, cli) -> None:
     assert "round 2" in text.out
 
 
-<<<<<<< HEAD
-@pytest.mark.extras
-=======
 def test_the_originals_are_the_clients_own_pixels(trial) -> None:
     changes = {"rounds": 1, "model.width": 0.2}
     result = trial(changes)
@@ -159,7 +156,7 @@ def test_noise_on_updates_hides_the_image_too(trial) -> None:
     assert psnr_of[1] < psnr_of[0] - 10
 
 
->>>>>>> w/threats
+@pytest.mark.extras
 def test_what_is_hidden(trial) -> None:
     pytest.importorskip("opacus", reason="skipped: no opacus")
     steps = 60
