@@ -465,7 +465,7 @@ def test_a_client_goes_by_its_name(named: Result) -> None:
     ],
 )
 def test_an_unknown_client(who: int | str, sentence: str, named: Result, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyfed.api.replay", lambda *_: pytest.fail("the data were read"))
+    monkeypatch.setattr("polyfed.api.result.replay", lambda *_: pytest.fail("the data were read"))
     for ask in (named.client, lambda one: named.export("safetensors", one)):
         with pytest.raises(UsageError, match=r"has .*client") as said:
             ask(who)

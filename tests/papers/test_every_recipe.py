@@ -109,7 +109,7 @@ def try_out(item: Item, folder: Path, rows: int) -> None:
         pytest.skip("skipped: no data")
     small = tiny(item, rows)
     scale = next(iter(small.scales))
-    (found,) = reproduce([small], Wish(scale, trials=False, who={"jobs": 1}), Store(folder / "store"), folder, Silent())
+    (found,) = reproduce([small], Wish(scale, who={"jobs": 1}), Store(folder / "store"), folder, Silent())
     assert not found.failures, found.failures
     assert not found.missing
     assert any(line.end for line in found.lines)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,18 @@ from tiny_paper import TINY, room
 
 from polyfed.comparison.grid import Cell
 from polyfed.comparison.standing import State, States
+from polyfed.engine.run_folder import environment
 from polyfed.measure.watch import Silent
 from polyfed.papers import recipe as room_of_recipes
+from polyfed.papers import trial
 from polyfed.papers.found import ItemFound
 from polyfed.papers.recipe import find_items
 from polyfed.papers.reproduce import Wish, reproduce
 from polyfed.papers.store import Store
+from polyfed.papers.verify import renew, stored_files
 
 Cli = Callable[..., Any]
+ROWS = {"fedavg": "renewed", "fedper": "stale"}  # of a table, and what becomes of them where FedPer was another method
 
 
 @pytest.fixture
@@ -253,29 +258,72 @@ def _stale(file: Path, **other: str) -> dict[str, str]:
     return dict(tree)
 
 
-def test_a_stale_cell_is_renewed_where_its_first_rounds_have_the_same_bits(tiny: Path, cli: Cli) -> None:
-    _go(tiny, seeds=1, only="alpha 9")
-    agrees, differs = (tiny / f"results/tiny/table1/cpu/alpha-9/{row}-s0.json" for row in ("fedavg", "fedper"))
-    before = _stale(agrees)
-    _stale(differs, trial="1" * 64)
+def _sources(monkeypatch: pytest.MonkeyPatch, folder: Path, changed: str = "") -> None:
+    """Let every commit have today's sources, but for `personal = head` in FedPer, which may read otherwise."""
+    shutil.copytree(trial.TODAY / "polyfed", folder / "polyfed", ignore=shutil.ignore_patterns("__pycache__"))
+    if changed:
+        file = folder / "polyfed/methods/fedper.py"
+        file.write_text(file.read_text().replace("personal = head", changed))
+    monkeypatch.setattr(trial, "sources_at", lambda commit: nullcontext(folder))
+
+
+@pytest.mark.slow
+def test_stale_cells_are_renewed_where_their_first_rounds_have_the_same_bits(
+    tiny: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _go(tiny, only="alpha 9")
+    files = {
+        (row, seed): tiny / f"results/tiny/table1/cpu/alpha-9/{row}-s{seed}.json" for row in ROWS for seed in (0, 1)
+    }
+    before = {place: _stale(file) for place, file in files.items()}
+    _sources(monkeypatch, tiny / "then", "trains = head")
     said = cli("verify", "results", "--renew", "--json", "--quiet")
     assert said.code == 0, said.err
     outcomes = {Path(one["cell"]).name: one["outcome"] for one in json.loads(said.out)}
-    assert outcomes == {agrees.name: "renewed", differs.name: "stale"}
-    after = json.loads(agrees.read_text())
-    assert after["made_by"]["sources"] == "0" * 16
-    assert {**after, "made_by": None, "commit": None} == {**before, "made_by": None, "commit": None}
-    (found,) = _go(tiny, out="elsewhere", seeds=1, only="alpha 9", minutes=0)
-    assert [cell.row for cell in found.missing] == ["FedPer"]
+    assert outcomes == {f"{row}-s{seed}.json": done for row, done in ROWS.items() for seed in (0, 1)}
+    for seed in (0, 1):
+        after = json.loads(files["fedavg", seed].read_text())
+        assert after["made_by"]["sources"] == "0" * 16
+        assert {**after, "made_by": None, "commit": None} == {**before["fedavg", seed], "made_by": None, "commit": None}
+    (found,) = _go(tiny, out="elsewhere", only="alpha 9", minutes=0)
+    assert [cell.row for cell in found.missing] == ["FedPer", "FedPer"]
     said = cli("verify", "results", "--renew", "--json", "--quiet")
-    assert sorted(one["outcome"] for one in json.loads(said.out)) == ["current", "stale"]
+    assert sorted(one["outcome"] for one in json.loads(said.out)) == ["current", "current", "stale", "stale"]
+
+
+def test_of_cells_that_differ_in_their_seeds_alone_one_is_tried(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _go(tiny, only="alpha 9", rows="FedPer")
+    for file in (tiny / "results").rglob("*.json"):
+        _stale(file)
+    tried: list[str] = []
+    monkeypatch.setattr("polyfed.papers.verify.differs", lambda cell, stored: tried.append(cell.name) or "")
+    root, files = stored_files(tiny / "results")
+    assert [one.outcome for one in renew(root, files, Silent())] == ["renewed", "renewed"]
+    assert tried == ["tiny.table1 (cpu), alpha 9, FedPer, seed 0"]
+
+
+@pytest.mark.slow
+def test_what_cannot_be_tried_says_why(tiny: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    _go(tiny, seeds=1, only="alpha 9", rows="FedPer")
+    (file,) = (tiny / "results").rglob("*.json")
+    _stale(file, commit="0" * 40)
+    (said,) = json.loads(cli("verify", "results", "--renew", "--json", "--quiet").out)
+    assert (said["outcome"], "git does not have its sources" in said["said"]) == ("stale", True)
+    _sources(monkeypatch, tiny / "then", "personal = 3")
+    (said,) = json.loads(cli("verify", "results", "--renew", "--json", "--quiet").out)
+    assert (said["outcome"], "its first rounds fail with the sources in" in said["said"]) == ("stale", True)
+
+
+def test_the_sources_of_a_commit_come_from_git() -> None:
+    commit = environment()["commit"]
+    if commit is None:
+        pytest.skip("polyfed does not run from a repository")
+    with trial.sources_at(commit) as folder:
+        assert (folder / "polyfed/papers/recipe.py").is_file()
+    assert not folder.exists()
 
 
 # ---- killed
-
-
-def _without_trial(file: Path) -> dict[str, object]:
-    return {key: value for key, value in json.loads(file.read_text()).items() if key != "trial"}
 
 
 @pytest.mark.slow
@@ -293,12 +341,12 @@ def test_a_kill_loses_at_most_the_running_cell(tiny: Path) -> None:
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    before = {file: _without_trial(file) for file in done}
+    before = {file: file.read_text() for file in done}
     assert before
     assert len(list((tiny / "kept").rglob("*.json"))) < 10
     again = subprocess.run([sys.executable, "-c", code], cwd=tiny, capture_output=True, text=True, timeout=120)
     assert again.returncode == 0, again.stderr
-    assert {file: _without_trial(file) for file in done} == before
+    assert {file: file.read_text() for file in done} == before
     (whole,) = _go(tiny, out="without")
     killed = ItemFound.of(whole.item, "cpu", whole.cells, Store.open(tiny / "kept"))
     prints = [[one.current[cell].fingerprint for cell in whole.cells] for one in (whole, killed)]

@@ -24,7 +24,6 @@ from polyfed.papers.found import ItemFound
 from polyfed.papers.recipe import Item
 from polyfed.papers.sources import sources_of
 from polyfed.papers.store import Store, from_demo, from_run
-from polyfed.papers.trial import add_trials
 
 SECONDS = 60
 
@@ -38,7 +37,6 @@ class Wish:
     only: str = ""
     rows: str = ""
     minutes: float | None = None
-    trials: bool = True  # whether finished cells are given a trial
     who: Tree = field(default_factory=dict)  # a comparison's `jobs` and `share`
 
     def cells(self, item: Item) -> list[PaperCell]:
@@ -53,8 +51,6 @@ def reproduce(items: Sequence[Item], wish: Wish, store: Store, out: Path, watch:
     for item in items:
         cells = wish.cells(item)
         failures = run_missing(cells, wish, store, out, watch, until)
-        if wish.trials:
-            add_trials(cells, store, watch, until)
         made.append(ItemFound.of(item, wish.scale, cells, store, failures))
     return made
 

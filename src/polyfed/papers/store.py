@@ -48,7 +48,6 @@ class StoredCell(Stored):
     cpu: str
     minutes: float
     commit: str | None = None
-    trial: str = ""  # the fingerprint of its first rounds
     made_by: dict[str, str | None] = {}  # its first sources and commit, where a trial showed that later ones agree
     kept: dict[str, list[float | None]] = {}
     numbers: dict[str, dict[str, float | None]] = {}  # of a demo

@@ -1,64 +1,95 @@
-"""A trial: the first rounds of a cell's experiment, by which a cell outlives changes of sources that change no bit.
+"""A trial: whether the sources of today give a stale cell's experiment the bits that its own sources give it.
 
-A cell is stale once its sources have changed, and most changes of sources change no number. So a store keeps a digest
-of a trial beside each cell: the fingerprint and the shown numbers of the same experiment with a twentieth of its
-rounds, but three at least, and with its finish. Where today's sources give that digest again, the cell is renewed and
-says so.
+A cell is stale once its sources have changed, and most changes of sources change no number. So the first rounds of its
+experiment are run twice on this machine, each in a process of its own: with the sources of the commit that made the
+cell, taken from git, and with those of today. Where both have the same bits and the same numbers, the cell is renewed.
+It may have been made on any machine, because it is not compared with what was measured there.
 """
 
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from polyfed.comparison.folder import ComparisonFolder
-from polyfed.comparison.grid import make_grid
-from polyfed.comparison.run import run_cells
-from polyfed.config import merge
-from polyfed.engine.run_folder import environment
-from polyfed.errors import Interrupted, PolyfedError
-from polyfed.measure.watch import Silent, Watch
+import polyfed
+from polyfed.config import Tree, merge
+from polyfed.engine.run_folder import RunFolder, environment
+from polyfed.errors import DataError
 from polyfed.papers.cell import PaperCell, digest
 from polyfed.papers.sources import sources_of
-from polyfed.papers.store import Store, StoredCell, from_run
+from polyfed.papers.store import StoredCell, from_run
 
 PART, LEAST = 20, 3  # a trial has one in PART of the rounds, and LEAST at least
+TODAY = Path(polyfed.__file__).parents[1]
+RUN = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module('polyfed.cli', run_name='__main__')"
 
 
-def trial(cell: PaperCell) -> str:
-    """A digest of a cell's experiment with a few rounds, run now."""
-    rounds = cell.config.rounds
-    short = {"rounds": min(rounds, max(LEAST, rounds // PART)), "engine": {"workers": 0}}
-    grid = make_grid({"rows": [{"name": "trial", **merge(cell.tree, short)}], "seeds": [cell.seed], "jobs": 1})
-    with tempfile.TemporaryDirectory() as aside:
-        folder = ComparisonFolder.open(grid, Path(aside) / "runs")
-        for error in run_cells(folder, Silent(), None).values():
-            raise error
-        made = from_run(cell, folder.run(grid.cells[0]))
-    return digest([made.fingerprint, [made.last(cell.item.of(cell.row, column)) for column in cell.item.columns]])
+def differs(cell: PaperCell, stored: StoredCell) -> str:
+    """How the first rounds of today's sources differ from those of the sources that made a cell; empty if they agree.
+
+    Raises:
+        DataError: The two cannot be compared, and why.
+    """
+    if cell.item.demo:
+        raise DataError("a demo has no rounds")
+    with sources_at(stored.commit) as before:
+        then, now = (_trial(cell, sources) for sources in (before, TODAY))
+    return "" if then == now else f"its first rounds have other bits than at commit {str(stored.commit)[:8]}"
 
 
-def add_trials(cells: Sequence[PaperCell], store: Store, watch: Watch, until: float | None) -> None:
-    """Try every finished cell that has no trial yet, while there is time; a demo has none."""
-    for cell in cells:
-        made = store.current(cell)
-        if made is None or made.trial or cell.item.demo:
-            continue
-        if until is not None and time.monotonic() > until:
-            return
-        watch.say(f"{cell.name}: a trial")
-        try:
-            store.replace(made, made.model_copy(update={"trial": trial(cell)}))
-        except Interrupted:
-            raise
-        except PolyfedError as error:
-            watch.say(f"{cell.name}: its trial failed: {error}")
-
-
-def renewed(cell: PaperCell, stored: StoredCell) -> StoredCell | None:
-    """A stale cell as one of today's sources; None where a trial has other bits today, or there was none."""
-    if not stored.trial or trial(cell) != stored.trial:
-        return None
+def renewed(cell: PaperCell, stored: StoredCell) -> StoredCell:
+    """A stale cell as one of today's sources; it says who had made it."""
     note = {"sources": stored.sources, "commit": stored.commit}
     now = {"sources": sources_of(cell), "commit": environment()["commit"]}
     return stored.model_copy(update={**now, "made_by": stored.made_by or note})
+
+
+@contextmanager
+def sources_at(commit: str | None) -> Iterator[Path]:
+    """A folder with the sources of a commit, out of the repository that polyfed runs from."""
+    with tempfile.TemporaryDirectory() as folder:
+        packed = _git("archive", "--format=tar", str(commit), "src")
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(folder, filter="data")
+        yield Path(folder) / "src"
+
+
+def _git(*words: str) -> bytes:
+    try:
+        done = subprocess.run(["git", *words], cwd=TODAY.parent, capture_output=True, check=False)
+    except OSError as error:
+        raise DataError(f"git cannot be run: {error}") from None
+    if done.returncode:
+        raise DataError(f"git does not have its sources: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout
+
+
+def _trial(cell: PaperCell, sources: Path) -> str:
+    """A digest of the fingerprint and the shown numbers of a cell's first rounds, and of its finish."""
+    with tempfile.TemporaryDirectory() as aside:
+        file, out = Path(aside) / "trial.yaml", Path(aside) / "run"
+        file.write_text(json.dumps(_short(cell)), encoding="utf-8")
+        command = [sys.executable, "-c", RUN, str(sources), "run", str(file), "--out", str(out), "--quiet"]
+        paths = {"PYTHONPATH": str(sources)}  # for the workers that it starts
+        done = subprocess.run(command, cwd=aside, env={**os.environ, **paths}, capture_output=True, check=False)
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            raise DataError(
+                f"its first rounds fail with the sources in '{sources}': {said[-1] if said else 'silently'}"
+            )
+        made = from_run(cell, RunFolder.existing(out))
+    return digest([made.fingerprint, [made.last(cell.item.of(cell.row, column)) for column in cell.item.columns]])
+
+
+def _short(cell: PaperCell) -> Tree:
+    """A cell's keys with few rounds; on how many samples GA is measured in between is left to each version."""
+    rounds = cell.config.rounds
+    few = {"rounds": min(rounds, max(LEAST, rounds // PART)), "engine": {"workers": 0}, "seed": cell.seed}
+    tree = merge(cell.tree, few)
+    return {**tree, "eval": {key: value for key, value in tree.get("eval", {}).items() if key != "ga"}}

@@ -1,7 +1,7 @@
 """Verify a store: repeat cells drawn at random and compare fingerprints and numbers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polyfed.engine.run_folder import environment
@@ -12,7 +12,7 @@ from polyfed.papers.recipe import find_items
 from polyfed.papers.reproduce import Wish, run_missing
 from polyfed.papers.sources import sources_of
 from polyfed.papers.store import Store, StoredCell, read_cell, without_clock
-from polyfed.papers.trial import renewed
+from polyfed.papers.trial import differs, renewed
 from polyfed.rng import generator
 
 SAME, CLOSE, DIFFERENT, STALE, UNKNOWN = "same bits", "same numbers", "different", "stale", "unknown"
@@ -72,27 +72,48 @@ def _check(file: Path, out: Path, watch: Watch, recipes: Path | None) -> Checked
 
 
 def renew(root: Path, files: Sequence[Path], watch: Watch, recipes: Path | None = None) -> list[Checked]:
-    """Try the stale cells among these, and renew each whose first rounds have the same bits with today's sources."""
-    store = Store.open(root)
+    """Renew the stale cells among these whose first rounds have the same bits with today's sources.
+
+    Of cells that differ in nothing but their seeds, one is tried for all.
+    """
+    store, tried = Store.open(root), dict[tuple[str, ...], Checked]()
     return [
-        _renew(file, store, store.found[file.resolve().relative_to(root).as_posix()], watch, recipes) for file in files
+        _renew(file, store, store.found[file.resolve().relative_to(root).as_posix()], tried, watch, recipes)
+        for file in files
     ]
 
 
-def _renew(file: Path, store: Store, stored: StoredCell, watch: Watch, recipes: Path | None) -> Checked:
+def _renew(
+    file: Path,
+    store: Store,
+    stored: StoredCell,
+    tried: dict[tuple[str, ...], Checked],
+    watch: Watch,
+    recipes: Path | None,
+) -> Checked:
     cell = cell_of(stored, recipes)
     if cell is None or cell.identity != stored.identity:
         return Checked(file, UNKNOWN, "no recipe has this experiment any more")
     if sources_of(cell) == stored.sources:
         return Checked(file, CURRENT, "its sources are today's")
-    if cell.item.demo or not stored.trial:
-        return Checked(file, STALE, "it has no trial, so it must be run again")
-    watch.say(f"{cell.name}: a trial")
-    after = renewed(cell, stored)
-    if after is None:
-        return Checked(file, STALE, "today's sources give its first rounds other bits")
-    store.replace(stored, after)
-    return Checked(file, RENEWED, "today's sources give its first rounds the same bits")
+    group = (stored.item, stored.scale, stored.panel, stored.row, stored.sources, str(stored.commit))
+    if group not in tried:
+        watch.say(f"{cell.name}: a trial")
+        tried[group] = Checked(file, *_tried(cell, stored))
+    found = replace(tried[group], file=file)
+    if found.outcome == RENEWED:
+        store.replace(stored, renewed(cell, stored))
+    return found
+
+
+def _tried(cell: PaperCell, stored: StoredCell) -> tuple[str, str]:
+    try:
+        difference = differs(cell, stored)
+    except DataError as error:
+        return STALE, f"it must be run again: {error}"
+    if difference:
+        return STALE, difference
+    return RENEWED, f"today's sources give the first rounds of seed {cell.seed} the same bits"
 
 
 def cell_of(stored: StoredCell, recipes: Path | None = None) -> PaperCell | None:
