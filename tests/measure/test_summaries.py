@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import polyfed
+from polyfed.api import running
 from polyfed.data.federation import Federation
 from polyfed.engine import evaluation
 from polyfed.engine.checkpoint import Progress
@@ -75,8 +76,8 @@ def test_the_last_evaluation_is_counted(made, monkeypatch):
 def test_reading_the_data_is_part_of_the_set_up(made, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(Stopwatch.__init__, "__defaults__", (lambda: now[0],))
-    rehearse = polyfed.api.rehearse
-    monkeypatch.setattr(polyfed.api, "rehearse", lambda config: (now.__setitem__(0, now[0] + 7), rehearse(config))[1])
+    rehearse = running.rehearse
+    monkeypatch.setattr(running, "rehearse", lambda config: (now.__setitem__(0, now[0] + 7), rehearse(config))[1])
     seconds = made(method="fedavg", rounds=2).summary["seconds"]
     assert seconds == dict.fromkeys(PHASES, 0) | {"total": 7, "setup": 7}
 
