@@ -70,10 +70,14 @@ SHOWN = 200  # characters of a wrong value that a sentence repeats
 
 
 class Registry:
-    """All Specs of one kind; filled when its home package is first needed, or by a user's import path."""
+    """All Specs of one kind; filled when its home package is first needed, or by a user's import path.
 
-    def __init__(self, kind: str, home: str, base: type[Spec] = Spec):
+    Where the home itself imports none of them, `members` is the module that does.
+    """
+
+    def __init__(self, kind: str, home: str, base: type[Spec] = Spec, members: str = ""):
         self.kind, self.home, self.base = kind, home, base
+        self.members = members or home
         self._specs: dict[str, type[Spec]] = {}
         registries[kind] = self
 
@@ -91,12 +95,12 @@ class Registry:
 
     def names(self) -> list[str]:
         """Every registered name, sorted."""
-        importlib.import_module(self.home)
+        importlib.import_module(self.members)
         return sorted(self._specs)
 
     def as_written(self, name: str) -> str:
         """How a paper writes what is registered here under a name; other names stay as they are, nothing is loaded."""
-        importlib.import_module(self.home)
+        importlib.import_module(self.members)
         known = self._specs.get(name)
         return (known.written if known is not None else "") or name
 

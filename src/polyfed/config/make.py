@@ -109,7 +109,7 @@ def registry_of(kind: str) -> Registry:
         "partition": "polyfed.data.partition",
         "attack": "polyfed.threats.attacks",
         "defence": "polyfed.threats.defences",
-        "engine": "polyfed.engine",
+        "engine": "polyfed.engine.base",
         "track": "polyfed.measure.trackers",
         "privacy": "polyfed.threats.privacy",
     }

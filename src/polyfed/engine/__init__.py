@@ -1,6 +1,4 @@
-"""Who runs them: engines, the round loop, and what keeps a run safe."""
+"""Who runs them: engines, the round loop, and what keeps a run safe.
 
-from polyfed.engine import flower, local
-from polyfed.engine.base import Crew, Engine, engine, engines
-
-__all__ = ["Crew", "Engine", "engine", "engines", "flower", "local"]
+Nothing is imported here: the programs that `polyfed deploy` starts on servers and sites need no engine and no torch.
+"""

@@ -42,5 +42,5 @@ class Engine(Spec):
         raise TypeError(f"engine '{self.name}' must say how it opens")
 
 
-engines = Registry("engine", "polyfed.engine", Engine)
+engines = Registry("engine", "polyfed.engine", Engine, members="polyfed.engine.known")
 engine = engines.register

@@ -16,7 +16,8 @@ import masked
 import polyfed
 from killing import wait_for
 from polyfed.config import make_config
-from polyfed.engine.flower import Flower, need_flower
+from polyfed.engine.flower import need_flower
+from polyfed.engine.flower.engine import Flower
 from polyfed.engine.start import newest_model
 from polyfed.engine.work import Job, Outcome, World
 from polyfed.errors import Interrupted, RunFailed, UsageError
@@ -121,9 +122,17 @@ def test_importing_polyfed_imports_neither_flower_nor_ray():
     assert done.stdout.strip() == "[]"
 
 
+def test_the_programs_of_server_and_site_start_without_torch():
+    """They pass messages on; sites are small machines, and torch is what takes memory and time."""
+    parts = [f"polyfed.engine.flower.deploy.{part}" for part in ("processes", "guard", "superlink", "supernode")]
+    code = f"import sys, {', '.join(parts)}; print([m for m in ('torch', 'sklearn', 'ray') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize(("method", "own_obstacle"), [("fedavg", False), ("distfl", True)])
 def test_secure_aggregation_is_refused_in_one_sentence(method, own_obstacle):
-    from polyfed.engine.flower import refuse_secagg
+    from polyfed.engine.flower.engine import refuse_secagg
 
     world = World(make_config({"method": method, "data": {"name": "digits", "limit": 5}}))
     with pytest.raises(UsageError, match="only for its legacy fit API") as refusal:

@@ -1,15 +1,14 @@
-"""Flower's simulation on Ray: the same jobs in actors, on this machine or on a cluster."""
+"""Flower's simulation on Ray: the same jobs in actors, on this machine or on a cluster.
+
+What stands here imports neither torch nor Flower: the programs of a server and of a site only pass messages on.
+"""
 
 import importlib.util
 import logging
 import os
 import sys
 
-from polyfed.config import Config
-from polyfed.engine.base import Crew, Engine, engine
 from polyfed.errors import UsageError
-from polyfed.methods.base import Method
-from polyfed.registry import param
 
 SILENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -17,36 +16,6 @@ SILENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's way to silence a warning
 }
-
-
-@engine("flower")
-class Flower(Engine):
-    """Flower's simulation on Ray; `polyfed deploy` runs the same between real nodes."""
-
-    address: str | None = param(None, "a Ray cluster to join (host:port or auto); by default Ray starts here")
-    cpus: float = param(1, "CPUs per client at work", gt=0)
-    gpus: float = param(0, "GPUs per client at work", ge=0)
-    secagg: bool = param(False, "secure aggregation: refused, the pinned Flower has it only for its legacy API")
-
-    def reaches(self) -> str | None:
-        """A cluster executes what its members send each other."""
-        return self.address
-
-    def check(self, config: Config) -> None:
-        """Refuse what cannot reach an actor, secure aggregation, and every run where Flower is not installed."""
-        need_flower()
-        if self.secagg:
-            refuse_secagg(config.method)
-        for section in (config.data, *config.model.architectures):
-            if "key" in type(section).model_fields:  # arrays and modules that were given as Python objects
-                raise UsageError(f"{section.kind} given as a Python object is in this process only: use engine=local")
-
-    def open(self) -> Crew:
-        """A crew that starts its simulation with the first run."""
-        need_flower()
-        from polyfed.engine.flower.simulation import Simulation
-
-        return Simulation(self)
 
 
 def need_flower() -> None:
@@ -64,10 +33,3 @@ def hush() -> None:
     if telemetry is not None:  # imported before us: it read the variable then
         telemetry.FLWR_TELEMETRY_ENABLED = "0"  # type: ignore[attr-defined]
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
-
-
-def refuse_secagg(method: Method) -> None:
-    """Why secure aggregation cannot be had, in one sentence."""
-    more = [name for name, field in method.wire().up.items() if not field.summed]
-    own = f", and method '{method.name}' needs more than sums ({', '.join(more)})" if more else ""
-    raise UsageError(f"engine.secagg=true is refused: the pinned Flower has SecAgg+ only for its legacy fit API{own}")

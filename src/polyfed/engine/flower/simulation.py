@@ -19,7 +19,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from polyfed.config import Config, write_yaml
-from polyfed.engine.flower import SILENT, Flower, hush
+from polyfed.engine.flower import SILENT, hush
+from polyfed.engine.flower.engine import Flower
 from polyfed.engine.flower.grid import PAUSE, WHO, OverGrid, Posted
 from polyfed.engine.flower.node import client_app, place, simulated
 from polyfed.engine.memory import MemoryStore

@@ -33,7 +33,7 @@ def begin(server: Server, changes: Tree, follow: bool = True) -> Path:
         raise UsageError("a federation runs on the flower engine; leave out engine.name")
     refuse_attack(config)
     if config.engine.secagg:
-        from polyfed.engine.flower import refuse_secagg
+        from polyfed.engine.flower.engine import refuse_secagg
 
         refuse_secagg(config.method)
     _need_link(server)

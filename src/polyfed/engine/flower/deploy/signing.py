@@ -16,8 +16,8 @@ from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign,
 
 from polyfed.config import read_yaml, write_yaml
 from polyfed.engine.flower.deploy.keys import private_key
-from polyfed.engine.memory import write_file
 from polyfed.errors import DataError
+from polyfed.files import write_file
 
 KEY = "fpk_polyfed"  # what the signing key is called where Flower wants a name for it
 SIGNATURE = "signature.json"
