@@ -272,23 +272,24 @@ class TestStopped:
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[Callable[[str], threading.Thread]]:
-    """Holds the lock of a cell for a while, as another process would."""
+def held(tmp_path: Path) -> Iterator[Callable[[str, Callable[[], bool]], None]]:
+    """Holds the lock of a cell, as another process would, until something is seen (half a minute at most)."""
     threads = []
 
-    def hold(name: str) -> threading.Thread:
+    def hold(name: str, seen: Callable[[], bool]) -> None:
         ready = threading.Event()
 
         def work() -> None:
             with RunFolder(tmp_path / "c" / name).locked():
                 ready.set()
-                time.sleep(0.7)
+                until = time.monotonic() + 30
+                while not seen() and time.monotonic() < until:
+                    time.sleep(0.01)
 
         (tmp_path / "c" / name).mkdir(parents=True, exist_ok=True)
         threads.append(threading.Thread(target=work))
         threads[-1].start()
         ready.wait()
-        return threads[-1]
 
     yield hold
     for thread in threads:
@@ -300,13 +301,14 @@ class TestTogether:
     def test_a_cell_in_use_is_looked_at_again_in_the_end(
         self, tiny: Keys, tmp_path: Path, held: Any, jobs: int
     ) -> None:
-        held("fedavg-s0")
         watch, keys = Onlooking(), {**tiny, "methods": ["fedavg", "fedper"], "seeds": 1, "jobs": jobs}
+        waiting = "1 cells are another process's; waiting for them"
+        held("fedavg-s0", lambda: waiting in watch.said)
         made = polyfed.compare(keys, out=tmp_path / "c", progress=watch)
         assert made.finished
         assert watch.ran == ["fedper-s0", "fedavg-s0"]
         assert watch.seen["fedavg-s0"] == [State.WAITING, State.ELSEWHERE, State.RUNNING, State.DONE]
-        assert "1 cells are another process's; waiting for them" in watch.said
+        assert waiting in watch.said
 
     def test_workers_are_those_the_cell_names(
         self, tiny: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
