@@ -34,7 +34,7 @@ def _keyed_bits(key: int) -> Callable[[int], Tensor]:
 
     def bits(count: int) -> Tensor:
         made = np.empty(4 * count + BLOCK - 1, dtype=np.uint8)
-        aes.update_into(bytes(4 * count), memoryview(made))
+        aes.update_into(bytes(4 * count), made.data)
         return torch.from_numpy(made[: 4 * count]).view(torch.int32)
 
     return bits
