@@ -56,7 +56,8 @@ def draw(found: Numbers, given: argparse.Namespace) -> None:
         means = [100 * fmean(found[method, budget]) for budget in given.budgets]
         spreads = [100 * _spread(found[method, budget]) for budget in given.budgets]
         axis.errorbar(given.budgets, means, spreads, marker="o", capsize=3, color=f"C{place}", label=method)
-        axis.axhline(100 * fmean(found[method, None]), color=f"C{place}", linestyle="--", linewidth=0.9)
+        dashes = (4 * place, (4, 4 * len(given.methods) - 4))  # where lines lie on each other, each is seen in its turn
+        axis.axhline(100 * fmean(found[method, None]), color=f"C{place}", linestyle=dashes, linewidth=1.6, zorder=3)
     axis.set_xscale("log", base=2)
     axis.set_xticks(given.budgets, [f"{budget:g}" for budget in given.budgets])
     axis.set_xlabel("epsilon of the whole run (delta 1e-5)")

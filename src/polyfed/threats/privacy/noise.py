@@ -33,9 +33,9 @@ def _keyed_bits(key: int) -> Callable[[int], Tensor]:
     aes = Cipher(algorithms.AES(key.to_bytes(BLOCK, "big")), modes.CTR(bytes(BLOCK))).encryptor()
 
     def bits(count: int) -> Tensor:
-        made = bytearray(4 * count + BLOCK - 1)
-        aes.update_into(bytes(4 * count), made)
-        return torch.frombuffer(made, dtype=torch.int32, count=count)
+        made = np.empty(4 * count + BLOCK - 1, dtype=np.uint8)
+        aes.update_into(bytes(4 * count), made.data)
+        return torch.from_numpy(made[: 4 * count]).view(torch.int32)
 
     return bits
 
