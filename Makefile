@@ -43,7 +43,7 @@ test: $(STAMP) ## the fast tests
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 test-slow: $(FULL) ## random kills, Ray, deployment, browser, README commands
-	$(BIN)/python -m pytest -m "slow or extras" -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -m "slow or extras" -n 2 --dist loadfile
 
 mutate: $(STAMP) ## whether the tests notice single wrong lines, half an hour; stopped, it goes on where it was
 	$(BIN)/python -m tests.mutations

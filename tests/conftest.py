@@ -25,15 +25,6 @@ TINY: dict[str, Any] = {
 }
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In the slow tier the tests of a file share a process and its fixtures; those marked `apart` do not."""
-    if config.getoption("loadgroup", False):
-        for item in items:
-            if item.get_closest_marker("apart") is None:
-                item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-
 @pytest.fixture(autouse=True, scope="session")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where polyfed keeps what is the user's: never the home of whoever runs the tests."""

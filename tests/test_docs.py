@@ -103,7 +103,6 @@ def test_a_command_that_zsh_takes_otherwise_is_noticed(line: str, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.apart
 @pytest.mark.parametrize("page", RUN, ids=[page.name for page in RUN])
 def test_a_reader_can_follow(page: Path, tmp_path: Path) -> None:
     said = follow(page, tmp_path)

@@ -58,7 +58,6 @@ def test_every_command_is_one_the_tests_run() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.apart
 def test_polyfed_commands_run(tmp_path: Path) -> None:
     """In bash; that zsh reads the same words of them is shown with those of the pages."""
     write_files(tmp_path)
@@ -67,7 +66,6 @@ def test_polyfed_commands_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.apart
 def test_python_snippets_run_as_plain_scripts(tmp_path: Path) -> None:
     scripts = [snippet for snippet in README if snippet.kind == "python" and not snippet.file]
     assert scripts
@@ -121,7 +119,6 @@ def test_the_table_has_every_method_of_the_demo() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.apart
 def test_make_demo_makes_the_table_of_the_readme(tmp_path: Path) -> None:
     """Within what another kind of CPU may change.
 

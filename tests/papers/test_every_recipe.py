@@ -133,7 +133,6 @@ def test_one_item_of_every_paper(paper: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.apart
 @pytest.mark.parametrize("item", find_items(), ids=lambda item: item.id)
 def test_every_item(item: Item, tmp_path: Path) -> None:
     try_out(item, tmp_path, rows=2)
