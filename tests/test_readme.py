@@ -125,7 +125,7 @@ def test_make_demo_makes_the_table_of_the_readme(tmp_path: Path) -> None:
     `PYTHONPATH=tests python -m tests.test_readme DIR` writes what a demo in DIR gave.
     """
     done = subprocess.run(
-        ["make", "demo"], cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=590
+        ["make", "demo"], cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=1100
     )
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "out").iterdir()
