@@ -119,6 +119,7 @@ def test_the_table_has_every_method_of_the_demo() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # it trains for minutes, and for many where the machine is slow and others use it
 def test_make_demo_makes_the_table_of_the_readme(tmp_path: Path) -> None:
     """Within what another kind of CPU may change.
 
