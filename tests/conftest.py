@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,14 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def priority() -> Iterator[None]:
+    """A command that lowers its priority, called in this process, may not slow down every test after it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "nice", lambda _: 0)
+        yield
 
 
 @pytest.fixture(autouse=True)
