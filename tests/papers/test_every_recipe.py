@@ -59,7 +59,8 @@ def _sizes() -> Iterator[Tree]:
 
 
 def _without_data(tree: Tree) -> Tree:
-    return {key: value for key, value in tree.items() if key != "data"}
+    split = {key: value for key, value in tree.get("split", {}).items() if key != "rounding"}  # of users alone
+    return {**{key: value for key, value in tree.items() if key != "data"}, "split": split}
 
 
 def tiny(item: Item, rows: int) -> Item:
@@ -82,6 +83,7 @@ def tiny(item: Item, rows: int) -> Item:
     if not is_here(cells[0].config.data.name):
         for part in (tree["keys"], *(one["keys"] for one in tree["scales"].values()), *_all(tree["panels"])):
             part.pop("data", None)
+            part.get("split", {}).pop("rounding", None)  # a key of the partition by users, which digits do not have
     tree["panels"] = {panel: tree["panels"][panel]}
     if tree["figure"]:
         tree["figure"] |= {"rows": [], "panels": []}

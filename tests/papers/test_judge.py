@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tiny_paper import TINY, fill, item, room
+from tiny_paper import TINY, fill, item, room, stored
 
 from polyfed.papers.cell import cells_of
 from polyfed.papers.found import ItemFound
@@ -79,6 +79,19 @@ def test_the_last_third_counts_and_the_end_stands_beside(tmp_path: Path) -> None
     words = "**holds** (S), +2.10 [+1.85, +2.35] over 3 seeds, by the last round alone: undecided"
     assert verdict.in_words() == words
     assert verdict.pairs[0].end.in_words() == "+2.00 [-0.48, +4.48] over 3 seeds"
+
+
+def test_what_has_a_number_only_at_the_end_is_compared_with_the_end(tmp_path: Path) -> None:
+    """FedAvg rises from 50 in the last third to 60; the tuned model has 58 at the end, and before it was not tuned."""
+    numbers = {(A, "FedAvg", seed): (0.50, 0.60 + 0.001 * seed) for seed in range(3)}
+    found = _found(tmp_path, numbers, [Claim(says="better", better="FedAvg, tuned", than=("FedAvg",), column="PA")])
+    for cell in found.cells:
+        if cell.row == "FedAvg, tuned":
+            curve = {"round": [2.0, 3.0], "personal.accuracy": [0.50, 0.52]}
+            found.current[cell] = stored(cell, 0.58, 0.58, evaluations=curve)
+    (verdict,) = found.verdicts
+    assert verdict.word == FAILS
+    assert verdict.pairs[0].third.mean == pytest.approx(-2.1)
 
 
 def test_a_claim_of_several_pairs_says_how_many_speak_for_it_and_which_is_the_weakest(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from polyfed.errors import UsageError
 from polyfed.papers.cell import PaperCell, cells_of, slug
 from polyfed.papers.demos import demo_of
 from polyfed.papers.drawings import DRAWINGS
-from polyfed.papers.recipe import Item, find_items
+from polyfed.papers.recipe import Item, Spot, find_items
 from polyfed.report.kinds import KINDS
 
 
@@ -115,6 +115,25 @@ def test_names_as_files() -> None:
     assert slug("FedAvg+local") != slug("FedAvg local")
     assert slug("fashion-mnist, IF 10, alpha 0.5") == "fashion-mnist-if-10-alpha-0.5"
     assert slug("../etc") == "etc"
+
+
+def _printed(given: Item, spot: Spot | float) -> float | None:
+    """The number that the paper prints there."""
+    if isinstance(spot, float):
+        return spot
+    panel, row, column = spot
+    numbers = given.printed.get(panel, {}).get(row, [])
+    return dict(zip(given.columns, numbers, strict=False)).get(column)
+
+
+@pytest.mark.parametrize("given", [i for i in find_items() if i.printed and not i.demo], ids=lambda given: given.id)
+def test_no_claim_says_what_the_papers_own_numbers_deny(given: Item) -> None:
+    for claim in given.claims:
+        for pair in claim.pairs(given):
+            ours, theirs = (_printed(given, spot) for spot in pair)
+            if ours is not None and theirs is not None:
+                ahead = theirs - ours if claim.less else ours - theirs
+                assert ahead >= -claim.within, (claim.says, pair)
 
 
 # ---- the cpu scale is long enough (a tenth of the paper's steps on the shared model)

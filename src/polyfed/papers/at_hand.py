@@ -57,4 +57,5 @@ def _there(source: Any) -> bool:
     if source.name in ALWAYS_HERE:
         return True
     folders = source.folders() if hasattr(source, "folders") else [source.home()]
-    return any(folder.is_dir() and any(folder.iterdir()) for folder in folders)
+    sign = getattr(source, "sign", "*")
+    return any(folder.is_dir() and any(folder.glob(sign)) for folder in folders)

@@ -95,6 +95,14 @@ class ItemFound:
                     made[cell.seed] = value
         return made
 
+    def only_at_end(self, spot: Spot) -> bool:
+        """Whether a place has numbers of the finished models alone, and none of the rounds before."""
+        panel, row, column = spot
+        if panel in self.item.averages:
+            return any(self.only_at_end((one, row, column)) for one in self.item.averaged(panel))
+        here = [found for cell, found in self.current.items() if (cell.panel, cell.row) == (panel, row)]
+        return any(found.only_at_end(self.item.of(row, column)) for found in here)
+
     @staticmethod
     def _average(each: Sequence[Mapping[int, float]]) -> dict[int, float]:
         """The mean over panels, for the seeds that all of them have."""
@@ -114,7 +122,7 @@ class ItemFound:
     @cached_property
     def verdicts(self) -> list[Verdict]:
         """What became of every claim."""
-        return judge(self.item, self.numbers, partial(self.numbers, end=True))
+        return judge(self.item, self.numbers, partial(self.numbers, end=True), self.only_at_end)
 
     @cached_property
     def lines(self) -> list[Line]:

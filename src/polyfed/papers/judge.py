@@ -56,7 +56,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Pair:
-    """One comparison of a claim: over the last third, which is what counts, and at the end beside it."""
+    """One comparison of a claim: over the last third, which is what counts, and at the end beside it.
+
+    Where one side has a number only at the end (it was finished after the last round), the end counts for both.
+    """
 
     ours: Spot
     theirs: Spot | float
@@ -116,17 +119,18 @@ def _named(pair: Pair) -> str:
     return f"{' / '.join(ours)} against {' / '.join(theirs)}{where}"
 
 
-def judge(item: Item, third: Numbers, end: Numbers) -> list[Verdict]:
+def judge(item: Item, third: Numbers, end: Numbers, only_at_end: Callable[[Spot], bool]) -> list[Verdict]:
     """Every claim of an item; `third` and `end` give the numbers of a cell by seed."""
-    counts = end if item.judged == "end" else third
-    return [_judge(claim, item, counts, end) for claim in item.claims]
+
+    def compared(claim: Claim, ours: Spot, theirs: Spot | float) -> Pair:
+        ends = item.judged == "end" or any(only_at_end(spot) for spot in (ours, theirs) if isinstance(spot, tuple))
+        at_end = _interval(claim, ours, theirs, end)
+        return Pair(ours, theirs, at_end if ends else _interval(claim, ours, theirs, third), at_end)
+
+    return [_judged(claim, [compared(claim, *pair) for pair in claim.pairs(item)]) for claim in item.claims]
 
 
-def _judge(claim: Claim, item: Item, third: Numbers, end: Numbers) -> Verdict:
-    pairs = [
-        Pair(ours, theirs, _interval(claim, ours, theirs, third), _interval(claim, ours, theirs, end))
-        for ours, theirs in claim.pairs(item)
-    ]
+def _judged(claim: Claim, pairs: list[Pair]) -> Verdict:
     word = together([pair.third.word(claim.within) for pair in pairs])
     return Verdict(claim, pairs, word, together([pair.end.word(claim.within) for pair in pairs]))
 

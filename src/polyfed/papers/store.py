@@ -69,6 +69,12 @@ class StoredCell(Stored):
         """A number's mean over the evaluations in the last third; after the end where it is measured only then."""
         return self.third.get(path, self.final.get(path))
 
+    def only_at_end(self, path: str) -> bool:
+        """Whether finishing changed a number, so that the evaluations before are of another model."""
+        curve, end = self.curve(path), self.last(path)
+        before = curve[-1][1] if curve else None
+        return end is not None and (path not in self.third or _changed(before, end))
+
     def curve(self, path: str) -> list[tuple[int, float]]:
         """A number at every evaluation that was kept, by round."""
         pairs = zip(self.evaluations.get("round", []), self.evaluations.get(path, []), strict=False)
@@ -278,10 +284,14 @@ def _thirds(
     for path, values in series.items():
         there = [values[number] for number in late if number in values]
         end, before = final.get(path), values.get(max(values, default=0))
-        finished = end is not None and before is not None and abs(end - before) > 10**-DIGITS
         if there:
-            made[path] = round(end if finished and end is not None else fmean(there), DIGITS)
+            made[path] = round(end if end is not None and _changed(before, end) else fmean(there), DIGITS)
     return made
+
+
+def _changed(before: float | None, end: float | None) -> bool:
+    """Whether finishing changed a number."""
+    return before is not None and end is not None and abs(end - before) > 10**-DIGITS
 
 
 def _thinned(series: Mapping[str, Mapping[int, float]], rounds: list[int]) -> dict[str, list[float | None]]:

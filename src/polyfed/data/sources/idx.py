@@ -68,6 +68,8 @@ class Mnist(Idx):
 class MnistWriters(Mnist):
     """MNIST by the hand that wrote it: 539 training writers are clients, 297 others wrote the global test."""
 
+    sign: ClassVar[str] = "writers-train.npy"  # the file that shows whether they are here: MNIST alone is not enough
+
     @property
     def natural_partition(self) -> str:
         """One writer, one client."""
