@@ -28,7 +28,7 @@ from polyfed.parts.resident import Batch, Resident
 from polyfed.parts.steps import Private, sgd
 
 MODELS = {"mlp": (1, 8, 8), "lenet": (3, 28, 28), "resnet8-gn": (3, 16, 16)}
-VMAP = {"resnet8-gn": 1e-3}  # vmap's group normalisation has fewer digits in float32: below it is the same in double precision
+VMAP = {"resnet8-gn": 1e-3}  # with group normalisation vmap has fewer digits in float32; in double precision it has all
 
 
 def resident_of(model: str, method: Method | None = None) -> Resident:

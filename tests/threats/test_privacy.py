@@ -429,6 +429,21 @@ def test_nominal_noise_is_on_clipped_weights_and_promises_nothing(trial):
     assert NOMINAL in told["outside"]
 
 
+def test_where_several_models_are_sent_the_update_of_the_one_trained_is_clipped(trial):
+    lengths = []
+    for privacy in ({}, {"privacy.name": "nominal", "privacy.epsilon": 1e9}):
+        world = World(config_of(trial.keys({"method.name": "k-cluster", **privacy})))
+        server = server_of(world)
+        world.method.start(server)
+        down = world.method.send(server, 0)
+        up = world.do(Job("train", 0, 1, down), None).up
+        lengths.append(float((up["w"] - down["models"][up["choice"]]).norm()))
+    assert lengths[0] > 0.2
+    assert lengths[1] == pytest.approx(0.1, rel=1e-4)
+    with pytest.raises(UsageError, match=r"privacy.per_step .* method 'k-cluster' sends several: leave it out"):
+        World(config_of(trial.keys({"method.name": "k-cluster", **privacy, "privacy.per_step": True})))
+
+
 def test_nominal_noise_has_the_size_of_the_formula_and_is_keyed(trial):
     changes = {"privacy.name": "nominal", "privacy.epsilon": 0.1, "train.lr": 1e-9}
     noise = {}
