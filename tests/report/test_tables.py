@@ -472,6 +472,13 @@ class TestBaseRate:
         table = comparison_table(runs, columns=choose_columns(["asr", "personal"]))
         assert table.head[-3:] == ["asr", "asr base", "personal"]
         assert [row[-2] for row in table.rows] == ["20.0", "–"]
+        others = [
+            replace(one, row="fedper", summary={**one.summary, "threats": {"asr": asr}})
+            for one, asr in zip(runs, (0.4, 0.1), strict=True)
+        ]
+        (rows, _) = comparison_table([*runs, *others], columns=choose_columns(["asr"])).groups
+        assert [(row[-1].plain, row[-1].rank) for row in rows] == [("20.0", ""), ("10.0", "")]  # none is better
+        assert [row[-2].rank for row in rows] == ["", "bold"]
 
     def test_without_it_there_is_no_column(self) -> None:
         table = comparison_table([self.under("label-flip", 0.5)], columns=choose_columns(["asr"]))

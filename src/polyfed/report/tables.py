@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from polyfed.comparison.folder import Found
 from polyfed.comparison.values import word
@@ -28,13 +28,13 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Column:
-    """A number of a summary: its name, its unit, where it is; if each client has one of its own; if less is better."""
+    """A number of a summary: its name, its unit, where it is; if each client has one of its own; what is better."""
 
     name: str
     unit: str
     get: Callable[[Found], float | None]
     per_client: bool = False
-    lower: bool = False
+    better: Literal["more", "less", "neither"] = "more"
 
     @property
     def key(self) -> str:
@@ -78,10 +78,12 @@ MASKS = (
     Column("personal mIoU", PERCENT, at("personal.miou")),
     *COLUMNS[-2:],
 )  # what a table has where labels are masks
-BASE_RATE = Column("asr base", PERCENT, at("threats.base"), lower=True)  # of the same run in which nobody ever attacks
+BASE_RATE = Column(
+    "asr base", PERCENT, at("threats.base"), better="neither"
+)  # of the same run in which nobody ever attacks
 THREATS = (
     Column("acc", PERCENT, at("threats.acc")),  # of honest clients under attack, on the global test set
-    Column("asr", PERCENT, at("threats.asr"), lower=True),  # the success rate of the attack
+    Column("asr", PERCENT, at("threats.asr"), better="less"),  # the success rate of the attack
     Column("precision", PERCENT, at("threats.precision")),  # of the suspects that a defence named
     Column("recall", PERCENT, at("threats.recall")),
 )  # what a table of attacks and defences has
@@ -281,8 +283,8 @@ def _ranks(scores: Sequence[Score], column: Column) -> list[str]:
     """Best, and second where another comes behind, by the number that is shown; who lacks a seed is not ranked."""
     seeds = max(len(score.values) for score in scores)
     shown = [round(100 * s.mean, 1) if s.values and len(s.values) == seeds else None for s in scores]
-    order = sorted({value for value in shown if value is not None}, reverse=not column.lower)
-    if column.unit != PERCENT or len(order) < 2:
+    order = sorted({value for value in shown if value is not None}, reverse=column.better == "more")
+    if column.unit != PERCENT or column.better == "neither" or len(order) < 2:
         return [""] * len(scores)
     second = order[1] if len(order) > 2 else None
     return [BEST if v == order[0] else SECOND if v is not None and v == second else "" for v in shown]
