@@ -161,6 +161,19 @@ def test_what_stays_on_the_clients_is_shown(tmp_path: Path, whole: Parsed) -> No
     assert seen.texts[at + 1 : at + 4] == ["Ditto", "personal_model", NASTY]
 
 
+def test_attacks_have_a_table_in_their_section(tmp_path: Path, whole: Parsed) -> None:
+    assert "asr" not in whole.texts, "no summary of these runs tells of an attack"
+    told = {"attack": "label-flip", "defence": NASTY, "acc": 0.5, "asr": 0.25}
+    rows = [{"round": 2, "attackers": 1, "acc": 0.5, "asr": 0.25}]
+    path = write_run(tmp_path / "run", rounds=measured("global", 0.5), threats=rows)
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps({**summary, "threats": told}))
+    seen = Parsed(page(select([path])))
+    at = [place for place, text in enumerate(seen.texts) if text == "Attack and defence"][-1]
+    assert seen.texts[at + 1 : at + 7] == ["method", "acc", "asr", "FedAvg", "50.0", "25.0"]
+    assert f"attack: label-flip; defence: {NASTY}." in seen.texts
+
+
 def test_sections_without_data_are_absent(tmp_path: Path) -> None:
     seen = Parsed(page(select([write_run(tmp_path / "run", federation=False, rounds=measured("global", 0.5))])))
     assert {"figure-rounds", "accuracy-and-its-cost", "config"} <= seen.ids

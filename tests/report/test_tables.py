@@ -22,6 +22,7 @@ from polyfed.report.tables import (
     size,
     split_picture,
     split_text,
+    threats_table,
     usual_columns,
 )
 
@@ -471,7 +472,49 @@ class TestBaseRate:
         table = comparison_table(runs, columns=choose_columns(["asr", "personal"]))
         assert table.head[-3:] == ["asr", "asr base", "personal"]
         assert [row[-2] for row in table.rows] == ["20.0", "–"]
+        others = [
+            replace(one, row="fedper", summary={**one.summary, "threats": {"asr": asr}})
+            for one, asr in zip(runs, (0.4, 0.1), strict=True)
+        ]
+        (rows, _) = comparison_table([*runs, *others], columns=choose_columns(["asr"])).groups
+        assert [(row[-1].plain, row[-1].rank) for row in rows] == [("20.0", ""), ("10.0", "")]  # none is better
+        assert [row[-2].rank for row in rows] == ["", "bold"]
 
     def test_without_it_there_is_no_column(self) -> None:
         table = comparison_table([self.under("label-flip", 0.5)], columns=choose_columns(["asr"]))
         assert "asr base" not in table.head
+
+
+class TestThreats:
+    """What attacks achieve, by method, attack and defence."""
+
+    @staticmethod
+    def under(row: str, defence: str, asr: float | None, seed: int = 0, **more: float) -> Found:
+        made = found(row, seed, 0.5, 0.5, setting={"defence": defence})
+        told = {"attack": "label-flip", "defence": defence, "acc": 0.4 + 0.2 * seed, "asr": asr, **more}
+        return Found(made.row, seed, {**made.summary, "threats": told}, made.setting)
+
+    def test_a_row_per_method_and_setting_over_seeds_in_which_the_lowest_success_is_best(self) -> None:
+        rates = {("fedavg", "none"): 0.5, ("fedper", "none"): 0.1, ("ditto", "none"): 0.3, ("fedavg", "krum"): 0.2}
+        table = threats_table([self.under(*place, rate, seed) for place, rate in rates.items() for seed in (0, 1)])
+        assert table is not None
+        assert table.head == ["method", "defence", "acc", "asr"]
+        assert table.rows[0][:2] == ["FedAvg", "none"]
+        assert table.rows[0][2:] == ["50.0 ± 14.1", "50.0 ± 0.0"]
+        assert {row[0].text: row[3].rank for row in table.groups[0]} == {
+            "FedAvg": "",
+            "FedPer": "bold",
+            "Ditto": "underline",
+        }
+        assert table.legend == ["attack: label-flip; defence: none, krum"]
+
+    def test_detection_is_there_where_a_defence_names_suspects(self) -> None:
+        runs = [self.under("fedavg", "krum", None, precision=0.5, recall=1.0), self.under("fedavg", "median", None)]
+        table = threats_table(runs)
+        assert table is not None
+        assert table.head[2:] == ["acc", "precision", "recall"]
+        assert [row[3:] for row in table.rows] == [["50.0", "100.0"], ["–", "–"]]
+
+    def test_nothing_without_an_attack(self) -> None:
+        assert threats_table([found("fedavg", 0, 0.5, 0.5)]) is None
+        assert threats_table([]) is None

@@ -8,6 +8,7 @@ import torch
 
 from polyfed.data.samples import Pool, Samples
 from polyfed.errors import UsageError
+from polyfed.measure.metrics import accuracy
 from polyfed.threats.attacks import Attack, Collusion, Place, attacks
 from polyfed.threats.attacks.collusion import alie_z
 from polyfed.threats.attacks.samples import DISTFL
@@ -217,6 +218,7 @@ def test_plans_of_colluders() -> None:
 
 def test_success_of_flipped_labels() -> None:
     counts = np.array([[8, 2], [1, 9]])
+    assert accuracy(counts) == pytest.approx(0.85)
     assert made("label-flip", mapping={0: 1, 1: 0}).success(counts, None, 0) == pytest.approx(0.15)
     assert made("label-flip", mapping={0: 1}).success(counts, None, 0) == pytest.approx(0.2)
     assert made("noise").success(counts, None, 0) is None

@@ -13,6 +13,7 @@ from torch import nn
 from polyfed.api import config_of
 from polyfed.engine.work import World
 from polyfed.errors import UsageError
+from polyfed.methods.base import methods
 from polyfed.models.base import Net
 from polyfed.threats.audit import Search, Seen, decibels, hits, images_of, labels_of, psnr, variation
 
@@ -179,3 +180,19 @@ def test_wrong_uses_of_an_audit(trial) -> None:
     with pytest.raises(UsageError, match="real sites are not here"):
         result.audit(0)
     (result.path / "deploy.json").unlink()
+
+
+@pytest.mark.slow
+def test_uploads_of_every_method_are_looked_at_or_have_nothing_to_read(trial) -> None:
+    without = set()
+    for name in (spec.name for spec in methods if spec.__module__.startswith("polyfed.")):
+        small = {"method.steps": 1} if name.startswith("distfl") else {}
+        adapters = {"model.lora.rank": 2} if name == "fedlora" else {}
+        result = trial({**small, **adapters, "method.name": name, "rounds": 1, "split.public": 20})
+        told = result.audit(0, steps=1)
+        if "note" in told:
+            without.add(name)
+        else:
+            assert told["one_step"]["label_hits"] == 0 or told["one_step"]["labels"] == told["labels"], name
+            assert len(told["one_step"]["psnr"]) == 1, name
+    assert without == {"fedproto", "local"}

@@ -321,6 +321,22 @@ def test_between_real_sites_a_repeated_round_is_charged_again(trial, monkeypatch
 # ---- user
 
 
+def test_between_real_sites_nobody_can_tell_who_takes_part(trial, monkeypatch):
+    """Sites know the seed, and the accountant counts on a chance."""
+
+    def selected(changes, secret):
+        run = trial.run(changes)
+        monkeypatch.setattr(run, "make_world", lambda: World(run.config, secret=secret))
+        run.prepare()
+        return [run.roster.select(number, 0) for number in range(1, 41)]
+
+    one, two, three = (selected(USER, secret) for secret in (False, True, True))
+    assert one == selected(USER, False)
+    assert one != two != three
+    assert 40 <= sum(map(len, two)) <= 120  # 80 are expected of four clients and every second round
+    assert selected(DP, True) == selected(DP, False)
+
+
 def test_user_level_noise_is_on_the_sum_and_missing_clients_are_zero(trial):
     run = trial.run({**USER, "privacy.noise": 2.0})
     run.prepare()
@@ -427,6 +443,21 @@ def test_nominal_noise_is_on_clipped_weights_and_promises_nothing(trial):
     assert told["nominal"] == 0.5
     assert "epsilon" not in told
     assert NOMINAL in told["outside"]
+
+
+def test_where_several_models_are_sent_the_update_of_the_one_trained_is_clipped(trial):
+    lengths = []
+    for privacy in ({}, {"privacy.name": "nominal", "privacy.epsilon": 1e9}):
+        world = World(config_of(trial.keys({"method.name": "k-cluster", "train.lr": 0.1, **privacy})))
+        server = server_of(world)
+        world.method.start(server)
+        down = world.method.send(server, 0)
+        up = world.do(Job("train", 0, 1, down), None).up
+        lengths.append(float((up["w"] - down["models"][up["choice"]]).norm()))
+    assert lengths[0] > 0.2
+    assert lengths[1] == pytest.approx(0.1, rel=1e-4)
+    with pytest.raises(UsageError, match=r"privacy.per_step .* method 'k-cluster' sends several: leave it out"):
+        World(config_of(trial.keys({"method.name": "k-cluster", **privacy, "privacy.per_step": True})))
 
 
 def test_nominal_noise_has_the_size_of_the_formula_and_is_keyed(trial):

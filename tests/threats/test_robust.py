@@ -182,6 +182,22 @@ def test_fltrust_of_mixed_rows_suspects_whom_no_trusted_row_is_made_of() -> None
     assert found.suspects == [3, 4]
 
 
+def test_buffers_follow_the_kind_of_rule() -> None:
+    """A weight and a buffer each: whoever is chosen brings its buffer; bulyan and the median take the median of all."""
+    case = case_of([[1.0, 1.0], [2.0, 9.0], [3.0, 3.0], [4.0, 4.0], [5.0, 5.0], [6.0, 6.0], [100.0, -900.0]])
+    case.n_weights = 1
+    found = {
+        name: defences.build({"name": name, "f": 1}, "defence").average(case).mean.tolist()
+        for name in ("krum", "multi-krum", "bulyan", "median")
+    }
+    assert found == {
+        "krum": [3, 3],
+        "multi-krum": [3.5, pytest.approx(28 / 6)],
+        "bulyan": [3, 4],
+        "median": [4, 4],
+    }
+
+
 def test_buffers_of_clipped_updates_take_the_median() -> None:
     """A weight and a buffer: the update of the weight is clipped, the buffer is the median."""
     case = case_of([[1.0, 5.0], [2.0, 6.0], [3.0, -900.0]])

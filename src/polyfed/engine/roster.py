@@ -8,6 +8,7 @@ from polyfed.engine.selection import drawn
 from polyfed.engine.work import Job, Outcome
 from polyfed.errors import RunFailed
 from polyfed.methods.sites import Known
+from polyfed.threats.privacy.noise import secret_generator
 
 if TYPE_CHECKING:
     from polyfed.engine.rounds import Run
@@ -59,7 +60,7 @@ class Roster:
             self.run.say(f"client {client} ({self.run.server.clients[client].name}) is excluded: {why}")
 
     def select(self, number: int, attempt: int) -> list[int]:
-        """S_t: a function of seed, round and attempt alone, and of who is excluded."""
+        """S_t, of all who are not excluded: by seed, round and attempt; a secret where privacy counts on one."""
         everybody, all_of_them = self.participants, len(self.run.world.federation.participants)
         if not self.enough(len(everybody), all_of_them):
             client, why = list(self.run.progress.excluded.items())[-1]
@@ -69,7 +70,9 @@ class Roster:
             )
         if self.run.method.everyone:
             return everybody
-        return drawn(self.run.config, everybody, number, attempt)
+        # sites know the seed, and privacy that is amplified by chance needs a chance that they cannot know
+        hidden = self.run.config.privacy.empty_rounds and self.run.world.setting.secret
+        return drawn(self.run.config, everybody, number, attempt, secret_generator() if hidden else None)
 
     def enough(self, done: int, asked: int) -> bool:
         """Whether so many of the clients that were asked make a quorum; where privacy counts missing ones, any do."""

@@ -2,13 +2,20 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from polyfed import rng
 from polyfed.config import Config
 
 
-def drawn(config: Config, everybody: Sequence[int], number: int, attempt: int) -> list[int]:
-    """The clients of an attempt at a round, in order; under user-level privacy a round may draw nobody."""
-    draw = rng.generator(config.seed, "select", number, attempt)
+def drawn(
+    config: Config, everybody: Sequence[int], number: int, attempt: int, secret: np.random.Generator | None = None
+) -> list[int]:
+    """The clients of an attempt at a round, in order; under user-level privacy a round may draw nobody.
+
+    They follow from the seed, unless they are to stay a secret.
+    """
+    draw = secret or rng.generator(config.seed, "select", number, attempt)
     if config.sampling == "bernoulli":
         chosen = [k for k in everybody if draw.random() < config.participation]
         if chosen or config.privacy.empty_rounds:

@@ -21,9 +21,10 @@ from polyfed.report.kinds import KINDS
 from polyfed.report.names import as_written
 from polyfed.report.packed import packed, packed_plotly
 from polyfed.report.runs import Selection, Shown, by_row, select
-from polyfed.report.tables import caption, comparison_table
+from polyfed.report.tables import CAPTION_OF_THREATS, caption, comparison_table, threats_table
 
 HERE = Path(__file__).parent
+THREATS = "Attack and defence"
 SECTIONS = {
     "Accuracy and its cost": ("rounds", "bytes", "seconds", "ranks"),
     "The data": ("holdings", "tail"),
@@ -31,7 +32,7 @@ SECTIONS = {
     "Pictures": ("pictures",),
     "Clients": ("clients", "change", "scatter"),
     "Clusters": ("clusters", "similarity", "parameters"),
-    "Attack and defence": ("attack", "weights"),
+    THREATS: ("attack", "weights"),
     "Uploads that did not count": ("uploads",),
 }
 THEMES: Mapping[str, Mapping[str, str]] = {
@@ -73,6 +74,7 @@ def page(selection: Selection, plotly: str | None = None) -> str:
     figures: list[Mapping[str, Any]] = []
     sections = {title: _section(kinds, selection, figures) for title, kinds in SECTIONS.items()}
     finished = [run.found() for run in selection.runs if run.finished]
+    threats = threats_table(finished, selection.baseline)
     library, script = get_plotlyjs(), (HERE / "page.js").read_text(encoding="utf-8")
     allowed = _allowed([script] if plotly else [library, script])
     policy = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data: blob:", allowed]
@@ -86,6 +88,7 @@ def page(selection: Selection, plotly: str | None = None) -> str:
         caption=caption([one.summary for one in finished]),
         unfinished=[(run, _reached(run)) for run in selection.runs if not run.finished],
         sections={title: drawn for title, drawn in sections.items() if drawn},
+        tables={THREATS: (threats, CAPTION_OF_THREATS)} if threats else {},
         kept=_kept(selection),
         configs=_configs(selection),
         environments=_environments(selection),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from polyfed.comparison.folder import Found
 from polyfed.comparison.values import word
@@ -28,12 +28,13 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Column:
-    """A number of a summary: its name, its unit, where it is; whether each client has one of its own."""
+    """A number of a summary: its name, its unit, where it is; if each client has one of its own; what is better."""
 
     name: str
     unit: str
     get: Callable[[Found], float | None]
     per_client: bool = False
+    better: Literal["more", "less", "neither"] = "more"
 
     @property
     def key(self) -> str:
@@ -77,7 +78,20 @@ MASKS = (
     Column("personal mIoU", PERCENT, at("personal.miou")),
     *COLUMNS[-2:],
 )  # what a table has where labels are masks
-BASE_RATE = Column("asr base", PERCENT, at("threats.base"))  # of the same run in which nobody ever attacks
+BASE_RATE = Column(
+    "asr base", PERCENT, at("threats.base"), better="neither"
+)  # of the same run in which nobody ever attacks
+THREATS = (
+    Column("acc", PERCENT, at("threats.acc")),  # of honest clients under attack, on the global test set
+    Column("asr", PERCENT, at("threats.asr"), better="less"),  # the success rate of the attack
+    Column("precision", PERCENT, at("threats.precision")),  # of the suspects that a defence named
+    Column("recall", PERCENT, at("threats.recall")),
+)  # what a table of attacks and defences has
+CAPTION_OF_THREATS = (
+    "acc: accuracy of the models that honest clients would be sent, on the global test set; asr: how often these make "
+    "the mistake that the attack is after, less is better; asr base: how often they make it where nobody ever attacks; "
+    "precision, recall: of the suspects that the defence named."
+)
 MORE = (
     *(column for column in MASKS if column not in COLUMNS and column.name != "personal"),
     Column("own mIoU", PERCENT, at("personal_classes.miou")),  # of each client's own classes, on the global test set
@@ -93,11 +107,9 @@ MORE = (
     Column("global head", PERCENT, at("global.head")),
     Column("global mid", PERCENT, at("global.mid")),
     Column("global tail", PERCENT, at("global.tail")),
-    Column("acc", PERCENT, at("threats.acc")),  # of honest clients under attack, on the global test set
-    Column("asr", PERCENT, at("threats.asr")),  # the success rate of the attack
+    *THREATS[:2],
     BASE_RATE,
-    Column("precision", PERCENT, at("threats.precision")),  # of the suspects that a defence named
-    Column("recall", PERCENT, at("threats.recall")),
+    *THREATS[2:],
 )  # what a table has where it is asked for
 
 
@@ -208,6 +220,19 @@ def comparison_table(
     return table
 
 
+def threats_table(found: Sequence[Found], baseline: str | None = None) -> Table | None:
+    """What attacks achieve and defences find, a row per method and setting; None where no finished run measured it."""
+    attacked = [one for one in found if THREATS[0].get(one) is not None]
+    if not attacked:
+        return None
+    columns = [column for column in THREATS if any(column.get(one) is not None for one in attacked)]
+    table = comparison_table(attacked, baseline, columns)
+    kinds = ("attack", "defence")
+    told = [dict.fromkeys(str(one.summary["threats"].get(kind)) for one in attacked) for kind in kinds]
+    table.legend = ["; ".join(f"{kind}: {', '.join(names)}" for kind, names in zip(kinds, told, strict=True))]
+    return table
+
+
 def _with_base_rate(columns: Sequence[Column], found: Sequence[Found]) -> list[Column]:
     if BASE_RATE in columns or all(BASE_RATE.get(one) is None for one in found):
         return list(columns)
@@ -258,8 +283,8 @@ def _ranks(scores: Sequence[Score], column: Column) -> list[str]:
     """Best, and second where another comes behind, by the number that is shown; who lacks a seed is not ranked."""
     seeds = max(len(score.values) for score in scores)
     shown = [round(100 * s.mean, 1) if s.values and len(s.values) == seeds else None for s in scores]
-    order = sorted({value for value in shown if value is not None}, reverse=True)
-    if column.unit != PERCENT or len(order) < 2:
+    order = sorted({value for value in shown if value is not None}, reverse=column.better == "more")
+    if column.unit != PERCENT or column.better == "neither" or len(order) < 2:
         return [""] * len(scores)
     second = order[1] if len(order) > 2 else None
     return [BEST if v == order[0] else SECOND if v is not None and v == second else "" for v in shown]

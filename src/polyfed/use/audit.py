@@ -139,7 +139,7 @@ def _seen(world: World, up: Message, down: Message) -> Seen:
     part = world.wire.up["w"].part
     assert part is not None
     sent, came = world.resident.initial.copy(), world.resident.initial.copy()
-    sent.put(part, down["w"])
+    sent.put(part, world.setting.start("w", up, down))
     came.put(part, up["w"])
     moved = sent.flat - came.flat  # the gradient, up to the learning rate, which an angle does not see
     shared = [entry for entry in world.resident.layout.entries if (part & weights).test(entry)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pydantic import model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from polyfed import params as slices
 from polyfed.message import Message, Wire
@@ -15,6 +15,7 @@ from polyfed.methods.sites import PrivateFits
 from polyfed.params import Layout, Params
 from polyfed.registry import Registry, Spec, contradiction, param
 from polyfed.threats.accountant import Accountant, Entry, noise_for
+from polyfed.threats.updates import start_of
 
 SECRET = "secret noise, bits not reproducible"
 NORMS = "which mixes samples: set model=resnet8-gn"
@@ -40,13 +41,13 @@ class Setting:
         return self.layout.length(part & slices.weights) if part is not None else 0
 
     def updates(self) -> list[str]:
-        """The uploaded fields that are a model, measured against one that was sent down."""
-        sent = self.wire.down
-        return [
-            name
-            for name, field in self.wire.up.items()
-            if field.part is not None and field.against is not None and sent[field.against].part is not None
-        ]
+        """The uploaded fields that are a model, measured against one of those that were sent down."""
+        up = self.wire.up.items()
+        return [name for name, field in up if field.part is not None and field.against is not None]
+
+    def start(self, name: str, up: Message, down: Message) -> Tensor:
+        """The model that the upload of this field is measured from; of several that were sent, the nearest."""
+        return start_of(self.wire.up[name], up[name], down)
 
 
 class Privacy(Spec):

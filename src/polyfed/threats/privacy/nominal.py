@@ -7,6 +7,7 @@ import torch
 
 from polyfed import params as slices
 from polyfed import rng
+from polyfed.errors import UsageError
 from polyfed.measure.guarantee import NOMINAL
 from polyfed.message import Message
 from polyfed.methods.base import Client
@@ -27,6 +28,15 @@ class Nominal(Privacy):
     scale_by_n: bool = param(True, "whether the noise is divided by the client's samples")
     per_step: bool = param(False, "whether the update is kept below S after every step, not only at the end")
 
+    def check(self, setting: Setting) -> None:
+        """Refuse to stay near one model where several are sent."""
+        one = all(setting.wire.down[str(setting.wire.up[name].against)].part is not None for name in setting.updates())
+        if self.per_step and not one:
+            raise UsageError(
+                f"privacy.per_step keeps every step near the model that was sent, and method '{setting.method.name}' "
+                "sends several: leave it out"
+            )
+
     def deviation(self, n: int) -> float:
         """s = S sqrt(2 ln(1.25 / delta)) / (epsilon n_k)."""
         scale = self.epsilon * (n if self.scale_by_n else 1)
@@ -44,7 +54,7 @@ class Nominal(Privacy):
         generator = rng.torch_generator(client.task.seed, "nominal-noise", client.round, client.id)
         for name in setting.updates():
             count = setting.shared_weights(name)
-            sent = down[str(setting.wire.up[name].against)][:count]
+            sent = setting.start(name, up, down)[:count]
             update, _ = clipped(up[name][:count] - sent, self.clip)
             noise = torch.randn(count, generator=generator).to(sent.device) * self.deviation(client.n)
             up[name] = torch.cat([sent + update + noise, up[name][count:]])

@@ -56,7 +56,7 @@ class User(Budgeted):
     def leave(self, setting: Setting, client: Client, up: Message, down: Message) -> None:
         """Clip the update."""
         for name in setting.updates():
-            sent = down[str(setting.wire.up[name].against)]
+            sent = setting.start(name, up, down)
             up[name] = sent + clipped(up[name] - sent, self.clip)[0]
 
     def averaged(self, setting: Setting) -> "Callable[[Server, Sequence[Upload]], Params] | None":
