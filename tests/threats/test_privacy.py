@@ -451,18 +451,6 @@ def test_nominal_clipping_after_every_step(trial):
     assert float((client.live.weights - client.received.w.weights).norm()) <= 0.1 + 1e-5
 
 
-def test_nominal_clips_the_one_of_several_models_that_a_client_chose(trial):
-    changes = {"privacy.name": "nominal", "privacy.epsilon": 1e9, "method.name": "k-cluster", "method.k": 3}
-    world = World(config_of(trial.keys(changes)))
-    server = server_of(world)
-    world.method.start(server)
-    down = world.method.send(server, 0)
-    up = world.do(Job("train", 0, 1, down), None).up
-    apart = (up["w"] - down["models"]).norm(dim=1)
-    assert float(apart[int(up["choice"])]) == pytest.approx(0.1, rel=1e-4)
-    assert sum(float(length) < 0.2 for length in apart) == 1
-
-
 # ---- selection
 
 

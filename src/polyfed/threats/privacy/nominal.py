@@ -15,7 +15,6 @@ from polyfed.parts.steps import Within
 from polyfed.registry import param
 from polyfed.threats.privacy.base import Privacy, Setting, privacy
 from polyfed.threats.privacy.noise import clipped
-from polyfed.threats.updates import start_of
 
 
 @privacy("nominal", paper="Liu et al. (DistFL), figures 3 and 4")
@@ -41,15 +40,11 @@ class Nominal(Privacy):
         return PrivateFits(Within(client.shared, part & slices.weights, self.clip), None, None, poisson=False)
 
     def leave(self, setting: Setting, client: Client, up: Message, down: Message) -> None:
-        """Clip the weights of every model's update and add noise to them; buffers stay as trained.
-
-        Of several models that were sent, the update is measured from the nearest.
-        """
+        """Clip the weights of the update and add noise to them; buffers stay as trained."""
         generator = rng.torch_generator(client.task.seed, "nominal-noise", client.round, client.id)
-        models = {n: f for n, f in setting.wire.up.items() if f.part is not None and f.against is not None}
-        for name, field in models.items():
+        for name in setting.updates():
             count = setting.shared_weights(name)
-            sent = start_of(field, up[name], down)[:count]
+            sent = down[str(setting.wire.up[name].against)][:count]
             update, _ = clipped(up[name][:count] - sent, self.clip)
             noise = torch.randn(count, generator=generator).to(sent.device) * self.deviation(client.n)
             up[name] = torch.cat([sent + update + noise, up[name][count:]])
