@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny_paper import TINY, item, room
 
@@ -14,6 +15,9 @@ PARTS = TINY.replace(
     "{GA: global.accuracy, PA: personal.accuracy}", '{PA: personal.accuracy, one: "part:1/3", both: "part:2/2"}'
 )
 PARTS = PARTS.split("table2:")[0].replace("reads: {GA: personal.accuracy}", "control: true").split("  printed:")[0]
+PARTS += """    "K-Cluster": {keys: {method: {name: k-cluster, k: 2}}}
+    DistFL: {keys: {method: distfl, model.name: mlp-bn}}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +46,16 @@ def test_a_part_is_the_mean_of_its_clients_by_round_and_at_the_end(folder: Path,
         assert dict(stored.curve(path)) == pytest.approx(curve.to_dict(), abs=1e-6)
         (end,) = mine[mine["measure"] == "personal_final"]["accuracy"]
         assert stored.last(path) == pytest.approx(end, abs=1e-6)
+
+
+@pytest.mark.parametrize(("row", "made"), [("K-Cluster", True), ("DistFL", True), ("FedPer", False)])
+def test_the_number_of_clusters_after_the_last_round_is_kept(folder: Path, row: str, made: bool) -> None:
+    """K-Cluster records pairs of client and cluster, DistFL a cluster for every client."""
+    (cell,) = cells_of(item(folder / "recipes"), "cpu", 1, "alpha 1", row)
+    stored = Store.open(folder / "store").current(cell)
+    assert stored is not None
+    (run,) = (folder / "tiny.table1-cpu").glob(f"*.{row.lower()}.*-s0")
+    arrays = sorted((run / "arrays").glob("clusters-*.npy"))
+    assert bool(arrays) == made
+    clusters = np.load(arrays[-1]).reshape(3, -1)[:, -1] if made else None
+    assert stored.last("clusters") == (None if clusters is None else len(set(clusters.tolist())))

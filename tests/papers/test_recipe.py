@@ -50,6 +50,17 @@ def test_a_standin_says_so_in_its_title() -> None:
         assert not given.standin or "stand" in given.title.lower(), given.id
 
 
+@pytest.mark.parametrize("id", ["distfl.table3", "distfl.table3-standin", "distfl.figure5", "distfl.figure5-standin"])
+def test_columns_have_the_names_of_the_domains_whose_clients_they_show(id: str) -> None:
+    """Clients follow the domains of their source, in its order."""
+    (given,) = find_items([id])
+    domains = cells_of(given, "cpu", seeds=1)[0].config.data.domains
+    for column, path in given.columns.items():
+        if path.startswith("part:"):
+            number, of = map(int, path.removeprefix("part:").split("/"))
+            assert slug(column) == slug(domains[(number - 1) * len(domains) // of])
+
+
 def test_a_cell_has_the_keys_of_scale_panel_and_row(tmp_path: Path) -> None:
     cells = cells_of(item(room(tmp_path)), "cpu")
     last = next(cell for cell in cells if (cell.panel, cell.row, cell.seed) == ("alpha 9", "FedPer", 1))

@@ -21,7 +21,7 @@ from polyfed.measure.stored import Stored
 from polyfed.papers.cell import PaperCell, digest
 from polyfed.papers.demos import Demo
 from polyfed.papers.sources import sources_of
-from polyfed.report.runs import records
+from polyfed.report.runs import read, records
 
 DIGITS = 6
 MOST = 40  # evaluations that are kept of a run, counted from its end
@@ -166,7 +166,7 @@ def from_run(cell: PaperCell, run: RunFolder) -> StoredCell:
     series, rounds = _series(run)
     for path, values, end in _parts(cell, run):
         series[path], final[path] = values, end
-    final |= dict(_derived(cell, series, rounds))
+    final |= dict(_derived(cell, series, rounds)) | _clusters(run)
     return StoredCell(
         **_place(cell),
         fingerprint=summary["fingerprint"],
@@ -260,6 +260,13 @@ def _derived(
             _, of, least = path.split(":")
             reached = [number for number in rounds if series.get(of, {}).get(number, -math.inf) >= float(least)]
             yield path, float(reached[0]) if reached else None
+
+
+def _clusters(run: RunFolder) -> dict[str, float | None]:
+    """How many clusters the clients were in after the last round, where the method makes any."""
+    made = read(run.path).arrays("clusters")
+    last = made[max(made)] if made else None
+    return {} if last is None else {"clusters": float(len(np.unique(last if last.ndim == 1 else last[:, 1])))}
 
 
 def _parts(cell: PaperCell, run: RunFolder) -> Iterator[tuple[str, dict[int, float], float | None]]:

@@ -80,7 +80,7 @@ def _experiment(keys: Keys) -> dict[str, Any]:
     return {
         "data": {"name": "cifar10", "limit": keys.limit},
         "split": {"partition": "groups", "groups": TYPES, "clients": keys.clients, "test": "mirror"},
-        "model": {"name": keys.network, "width": keys.width},
+        "model": {"name": keys.network, "width": keys.width, "bias": True},  # a VGG would have none, as in MAP
         "method": {"name": "distfl", "warmup_rounds": keys.rounds + 1},
         "rounds": keys.rounds + 2,
         "train": {"lr": keys.lr, "momentum": 0.9, "batch": keys.batch, "epochs": keys.epochs},
