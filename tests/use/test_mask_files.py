@@ -96,3 +96,17 @@ def test_a_graph_of_masks_takes_any_number_of_pictures(tmp_path: Path) -> None:
         (found,) = session.run(None, {"x": ours.preparation.tensor(x).numpy()})
         assert found.shape == (count, masked.CLASSES, masked.HIGH, masked.WIDE)
         assert np.allclose(found, ours.logits(x), atol=1e-4)
+
+
+def test_pictures_whose_masks_would_have_one_name_are_refused(tmp_path: Path, cli: Any) -> None:
+    polyfed.run(**masked.settings(rounds=1, out=tmp_path / "run"))
+    x, _ = masked.scenes(2)
+    words = ["predict", str(tmp_path / "run"), "--global", "--input", str(tmp_path / "new"), "--out"]
+    masked.picture(tmp_path / "new" / "a.png", x[0])
+    for at, (other, file) in enumerate([("a.jpg", "a.png"), ("a_overlay.png", "a_overlay.png")]):
+        masked.picture(tmp_path / "new" / other, x[1])
+        said = cli(*words, str(tmp_path / str(at)))
+        assert said.code == 2
+        assert f"would both be called {file}: rename one" in said.err
+        assert not (tmp_path / str(at)).exists()
+        (tmp_path / "new" / other).unlink()
