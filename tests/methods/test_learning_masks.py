@@ -21,6 +21,7 @@ from polyfed.methods import methods
 from polyfed.models import Net, models
 from polyfed.models.base import spread
 from polyfed.params import head
+from polyfed.parts.fit import balanced
 from polyfed.parts.losses import cross_entropy, nll
 from polyfed.parts.match import _pixels_of, at_pixels, class_gradients, head_gradients, linear
 from polyfed.parts.resident import Batch, Frozen
@@ -108,6 +109,11 @@ def test_private_steps_are_for_one_label_per_sample(tmp_path: Path) -> None:
 
 
 # ---- batches and losses
+
+
+def test_batches_of_balanced_classes_are_for_one_label_per_sample() -> None:
+    with pytest.raises(UsageError, match="drawn by the labels of whole samples, and here are masks"):
+        balanced(samples(), np.random.default_rng(0))
 
 
 def net() -> Net:
