@@ -73,6 +73,9 @@ def test_other_files_are_counted_and_hidden_ones_ignored(pictures: Path, wish: A
     (pictures / "rome" / "eel" / ".hidden").write_text("hm")
     fed = federation(Folder(root=pictures), wish(Users(), None), 0)
     assert fed.describe()["notes"]["files_skipped"] == 1
+    (pictures / "rome" / "loose.png").write_bytes((pictures / "rome" / "eel" / "0.png").read_bytes())
+    (pictures / "README.md").write_text("hm")
+    assert Folder(root=pictures).load().notes == {"files_skipped": 3}, "beside class folders and clients, too"
 
 
 def test_npz_files(tmp_path: Path, wish: Any) -> None:

@@ -185,6 +185,9 @@ def test_own_folders_of_images_and_masks(tmp_path: Path) -> None:
     assert found.user_names == ("client0", "client1")
     assert np.array_equal(found.y, y[[0, 2, 1, 3]])
     assert np.array_equal(found.x, x[[0, 2, 1, 3]])
+    (tmp_path / "client0" / "README.md").write_text("a file beside the folders changes nothing")
+    again = sources.build({"name": "folder", "root": str(tmp_path)}, "data").load()
+    assert (again.masks, again.notes) == (True, {"files_skipped": 1})
     (tmp_path / "client1" / "masks" / "3.png").unlink()
     with pytest.raises(DataError, match=r"images/3.png has no mask; expected .*masks/3.png"):
         sources.build({"name": "folder", "root": str(tmp_path)}, "data").load()
@@ -280,6 +283,24 @@ def test_cityscapes_in_its_official_layout(tmp_path: Path) -> None:
     assert sources.build("cityscapes", "data").size == (256, 512)
     with pytest.raises(DataError, match=r"leftImg8bit/train.* and gtFine/train"):
         sources.build({"name": "cityscapes", "root": str(tmp_path / "nowhere")}, "data").load()
+
+
+def test_values_of_files_are_read_as_the_official_classes() -> None:
+    """In order of their ids; every other value of a file has no label."""
+    told = {
+        "camvid": (range(11), "Sky Building Pole Road Pavement Tree SignSymbol Fence Car Pedestrian Bicyclist"),
+        "cityscapes": (
+            [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33],
+            "road sidewalk building wall fence pole traffic-light traffic-sign vegetation terrain sky person rider car "
+            "truck bus train motorcycle bicycle",
+        ),
+    }
+    for name, (values, classes) in told.items():
+        source = sources.build(name, "data")
+        assert source.class_names() == tuple(classes.split())
+        table = source.table()
+        assert table[list(values)].tolist() == list(range(len(values)))
+        assert set(np.delete(table, list(values)).tolist()) == {255}
 
 
 def test_camvid_in_its_official_layout(tmp_path: Path) -> None:

@@ -59,6 +59,15 @@ def test_a_file_holds_the_numbers_and_says_what_is_done(tmp_path):
     assert [step.split()[0] for step in said["steps"]] == ["resize", "put", "make", "of"]
 
 
+def test_a_size_may_be_a_side_or_height_and_width(tmp_path):
+    for size, model_shape in ((16, ["N", 1, 16, 16]), ((6, 9), ["N", 1, 6, 9])):
+        wished = Preparation(dtype="uint8", shape=(8, 8, 1), resize=size, mean=(1.0,), std=(2.0,))
+        wished.write(tmp_path / "p.json")
+        assert Preparation.read(tmp_path / "p.json") == wished
+        assert json.loads((tmp_path / "p.json").read_text())["model_shape"] == model_shape
+    assert wished.tensor(np.zeros((2, 8, 8, 1), np.uint8)).shape == (2, 1, 6, 9)
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"dtype": "float64"}', '{"dtype": "uint8", "shape": [3], "resize": null}']
 )

@@ -19,9 +19,11 @@ from polyfed.measure.counts import confusion
 from polyfed.message import Message
 from polyfed.methods import methods
 from polyfed.models import Net, models
+from polyfed.models.base import spread
 from polyfed.params import head
+from polyfed.parts.fit import balanced
 from polyfed.parts.losses import cross_entropy, nll
-from polyfed.parts.match import at_pixels, class_gradients
+from polyfed.parts.match import _pixels_of, at_pixels, class_gradients, head_gradients, linear
 from polyfed.parts.resident import Batch, Frozen
 
 REFUSED = {
@@ -109,6 +111,11 @@ def test_private_steps_are_for_one_label_per_sample(tmp_path: Path) -> None:
 # ---- batches and losses
 
 
+def test_batches_of_balanced_classes_are_for_one_label_per_sample() -> None:
+    with pytest.raises(UsageError, match="drawn by the labels of whole samples, and here are masks"):
+        balanced(samples(), np.random.default_rng(0))
+
+
 def net() -> Net:
     torch.manual_seed(0)
     return models.build("lraspp-small", "model").build((3, masked.HIGH, masked.WIDE), masked.CLASSES).eval()
@@ -175,6 +182,30 @@ def test_pixels_without_a_label_are_not_counted() -> None:
 
 
 # ---- gradients of pixels (PKCF, CReFF)
+
+
+def test_class_gradients_are_of_all_pixels_where_these_are_few() -> None:
+    """A class that covers no more than 64 pixels of a picture is taken whole: eq. 16, at features between the map's."""
+    model, (x, y) = net(), masked.scenes(2)
+    y[:] = np.repeat([0, 1, 2, 0], 4)  # a bar of 12 x 4 pixels each, two of them of class 0
+    on = Samples(Pool(torch.from_numpy(x).permute(0, 3, 1, 2), torch.from_numpy(y)), torch.arange(2))
+    found = class_gradients(model, on, torch.tensor([1, 2]), 32, 1, np.random.default_rng(0))
+    with torch.no_grad():
+        wide = spread(model.features(on.take(torch.arange(2))[0]).permute(0, 3, 1, 2), (12, 16)).permute(0, 2, 3, 1)
+    for z, c in zip(found, (1, 2), strict=True):
+        rows = wide[on.y == c]
+        assert len(rows) == 2 * 12 * 4
+        expected = head_gradients(rows, torch.full((len(rows),), c), linear(model.head))
+        torch.testing.assert_close(z, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_of_many_pixels_64_are_taken() -> None:
+    mask = torch.zeros(12, 16, dtype=torch.uint8)
+    mask[:, :10] = 1
+    taken = _pixels_of(1, mask, np.random.default_rng(0))
+    assert taken.shape == (64, 2)
+    assert len(taken.unique(dim=0)) == 64
+    assert bool((mask[taken[:, 0], taken[:, 1]] == 1).all())
 
 
 def test_features_of_single_pixels_are_those_of_the_spread_map() -> None:

@@ -14,7 +14,10 @@ from PIL import Image
 import masked
 import polyfed
 from polyfed.data.colours import colours
+from polyfed.data.inputs import Inputs
+from polyfed.errors import RunFailed
 from polyfed.use.export import read
+from polyfed.use.mask_files import masks_of
 
 
 def test_predicted_masks_of_an_export(tmp_path: Path, cli: Any) -> None:
@@ -96,3 +99,24 @@ def test_a_graph_of_masks_takes_any_number_of_pictures(tmp_path: Path) -> None:
         (found,) = session.run(None, {"x": ours.preparation.tensor(x).numpy()})
         assert found.shape == (count, masked.CLASSES, masked.HIGH, masked.WIDE)
         assert np.allclose(found, ours.logits(x), atol=1e-4)
+
+
+def test_pixels_that_no_class_has_are_one_sentence() -> None:
+    logits = torch.zeros(1, 2, 4, 4)
+    logits[0, :, 1, 2] = torch.nan
+    with pytest.raises(RunFailed, match="some pixels no class: its logits are not finite"):
+        masks_of(logits, Inputs("row", ["0"], np.zeros((1, 4, 4, 3), np.uint8)), Path("x.npy"))
+
+
+def test_pictures_whose_masks_would_have_one_name_are_refused(tmp_path: Path, cli: Any) -> None:
+    polyfed.run(**masked.settings(rounds=1, out=tmp_path / "run"))
+    x, _ = masked.scenes(2)
+    words = ["predict", str(tmp_path / "run"), "--global", "--input", str(tmp_path / "new"), "--out"]
+    masked.picture(tmp_path / "new" / "a.png", x[0])
+    for at, (other, file) in enumerate([("a.jpg", "a.png"), ("a_overlay.png", "a_overlay.png")]):
+        masked.picture(tmp_path / "new" / other, x[1])
+        said = cli(*words, str(tmp_path / str(at)))
+        assert said.code == 2
+        assert f"would both be called {file}: rename one" in said.err
+        assert not (tmp_path / str(at)).exists()
+        (tmp_path / "new" / other).unlink()

@@ -48,14 +48,14 @@ def write_masks(
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"'{out}' exists and is not empty; masks never overwrite: give another --out")
-    palette = colours(class_names)
+    files, palette = _files_of(inputs.names), colours(class_names)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for row, (name, mask) in enumerate(zip(inputs.names, masks, strict=True)):
-            stem, picture = Path(name).stem, in_colour(_picture(inputs, given, row)[None], 3)[0]
-            (out / f"{stem}.png").write_bytes(mask_png(mask, class_names))
+        for row, ((plain, overlay), mask) in enumerate(zip(files, masks, strict=True)):
+            picture = in_colour(_picture(inputs, given, row)[None], 3)[0]
+            (out / plain).write_bytes(mask_png(mask, class_names))
             half = (picture.astype(np.uint16) + palette[mask] + 1) // 2
-            Image.fromarray(half.astype(np.uint8)).save(out / f"{stem}_overlay.png")
+            Image.fromarray(half.astype(np.uint8)).save(out / overlay)
         with (out / "shares.csv").open("w", encoding="utf-8", newline="") as file:
             rows = shares(masks, inputs, class_names)
             writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
@@ -63,6 +63,19 @@ def write_masks(
             writer.writerows(rows)
     except OSError as error:
         raise UsageError(f"cannot write to '{out}': {error.strerror or error}") from None
+
+
+def _files_of(names: Sequence[str]) -> list[tuple[str, str]]:
+    """What the mask and the overlay of each picture are called; two pictures that share a name are refused."""
+    made, taken = [], dict[str, str]()
+    for name in names:
+        pair = (f"{Path(name).stem}.png", f"{Path(name).stem}_overlay.png")
+        for file in pair:
+            if file in taken:
+                raise UsageError(f"the answers to '{taken[file]}' and '{name}' would both be called {file}: rename one")
+            taken[file] = name
+        made.append(pair)
+    return made
 
 
 def _picture(inputs: Inputs, given: Path, row: int) -> np.ndarray:

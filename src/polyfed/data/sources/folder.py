@@ -58,14 +58,16 @@ class Folder(AtSites):
         return "users"
 
     def load(self) -> Dataset:
-        return self._read(_subfolders(self.home(), "one sub-folder per client"))
+        clients = _subfolders(self.home(), "one sub-folder per client")
+        return self._read(clients, _files_beside(self.home()))
 
     def of_one(self, folder: Path) -> Dataset:
         if not folder.is_dir() or not any(_visible(path) for path in folder.iterdir()):
             raise DataError(f"{self.name}: {folder} must hold {EXPECTED}")
         return self._read([folder])
 
-    def _read(self, clients: list[Path]) -> Dataset:
+    def _read(self, clients: list[Path], beside: int = 0) -> Dataset:
+        """The clients' samples; `beside` files lie next to their folders."""
         of_rows = any(path.suffix.lower() in ROWS for client in clients for path in client.iterdir())
         side = None if self.size == "auto" else self.size
         of_masks = any(_is_pair(client) for client in clients)
@@ -75,6 +77,7 @@ class Folder(AtSites):
             if not any(part.users == folder.name for part in parts if len(part.y)):
                 raise DataError(f"{self.name}: the client folder {folder} holds no samples")
         found = gathered(self.name, parts, [client.name for client in clients])
+        skipped += beside + (0 if of_rows else sum(map(_files_beside, clients)))
         notes = {"files_skipped": skipped} if skipped else {}
         made = found.dataset(self.name, classes, side, notes, pixels=pixels, columns=columns)
         if self.normalise and (made.images or self.tokens):
@@ -177,7 +180,12 @@ def _subfolders(folder: Path, expected: str) -> list[Path]:
 
 
 def _is_pair(client: Path) -> bool:
-    return sorted(path.name for path in client.iterdir() if _visible(path)) == PAIR
+    return sorted(path.name for path in client.iterdir() if _visible(path) and path.is_dir()) == PAIR
+
+
+def _files_beside(folder: Path) -> int:
+    """How many files lie next to the folders in a folder; nobody reads them."""
+    return sum(_visible(path) and not path.is_dir() for path in folder.iterdir())
 
 
 def files_in(folder: Path, endings: tuple[str, ...]) -> tuple[list[Path], int]:
