@@ -22,7 +22,9 @@ CASES = {
     | CREDIT,
     "dp-sgd": COMMON
     | {"privacy.name": "dp-sgd", "privacy.epsilon": 20.0, "train.batch": 64}
-    | {"participation": 0.5, "engine.quorum": 0.1},
+    | {"participation": 0.5, "engine.quorum": 0.1}
+    | {"attack.name": "alie", "attack.count": 2}
+    | CLIPPING,
 }
 
 
@@ -59,7 +61,10 @@ def test_an_attack_and_a_defence_that_remembers_go_on_where_they_were(trial, cas
 
 
 def test_a_budget_is_spent_once_however_often_the_run_is_killed(trial, monkeypatch):
-    """The noise is made for one round fewer than somebody is drawn in: there its part ends, and the others go on."""
+    """The noise is made for one round fewer than somebody is drawn in: there its part ends, and the others go on.
+
+    Some clients attack meanwhile, and a defence remembers.
+    """
     pytest.importorskip("opacus", reason="skipped: no opacus")
     # a fork has it, too
     monkeypatch.setattr("polyfed.engine.work.most_appearances", lambda *given: most_appearances(*given) - 1)
@@ -67,6 +72,8 @@ def test_a_budget_is_spent_once_however_often_the_run_is_killed(trial, monkeypat
     assert result.fingerprint == whole.fingerprint
     assert result.summary["privacy"] == whole.summary["privacy"]
     assert (result.path / "privacy.csv").read_bytes() == (whole.path / "privacy.csv").read_bytes()
+    assert result.summary["threats"] == whole.summary["threats"]
+    assert (result.path / "threats.csv").read_bytes() == (whole.path / "threats.csv").read_bytes()
     assert result.summary["failed"] == whole.summary["failed"]
     assert whole.summary["failed"]["budget spent"] >= 1
     assert 19 < whole.summary["privacy"]["epsilon"] <= 20

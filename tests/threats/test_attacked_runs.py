@@ -190,6 +190,13 @@ def test_a_boosted_update_is_stopped_by_the_gate_unless_it_may_pass(trial):
     assert trial(boosted | {"gate.median": 1e6}).summary["rejected"] == {}
 
 
+def test_what_colluders_send_passes_the_gate_like_any_other_upload(trial):
+    loud = {"attack.name": "ipm", "attack.clients": [1, 3], "attack.eps": 1e9}
+    run = trial(FIVE | loud | {"rounds": 1})
+    assert run.summary["rejected"] == {"norm": 2}
+    assert {r["client"] for r in rows(run, "training") if r["status"] == "rejected"} == {"1", "3"}
+
+
 def test_attackers_whom_the_gate_stopped_are_told_apart_from_those_that_a_defence_missed(trial):
     boosted = {"attack.name": "label-flip", "attack.clients": [1], "attack.boost": 500}
     run = trial(FIVE | boosted | {"split.clients": 6, "defence.name": "multi-krum", "defence.f": 1})

@@ -83,6 +83,24 @@ def test_an_attack_is_built_again_from_its_dump() -> None:
         assert again == spec
 
 
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("label-flip", {"mapping": "distfl", "share": 1.0, "boost": 1.0}),
+        ("backdoor", {"target": 0, "share": 0.5, "boost": 1.0}),
+        ("noise", {"s": 1.0, "add": False}),
+        ("sign-flip", {"scale": 1.0}),
+        ("ipm", {"eps": 0.5, "knows": "all"}),
+        ("alie", {"z": "auto", "knows": "all"}),
+        ("mimic", {"target": "first", "knows": "all"}),
+        ("free-rider", {"s": 0.0, "decay": 1.0}),
+    ],
+)
+def test_keys_of_attacks_and_their_defaults(name: str, keys: dict[str, Any]) -> None:
+    who = {"name": name, "clients": None, "count": 1, "fraction": None, "rounds": "all"}
+    assert made(name).dump() == who | keys
+
+
 # ---- data
 
 

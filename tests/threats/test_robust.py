@@ -207,6 +207,28 @@ def test_buffers_of_clipped_updates_take_the_median() -> None:
         assert rule.average(case).mean[1] == 5
 
 
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("median", {}),
+        ("trimmed-mean", {}),
+        ("krum", {}),
+        ("multi-krum", {"m": None, "weights": "uniform"}),
+        ("bulyan", {}),
+        ("geometric-median", {"nu": 1e-6, "weights": "uniform"}),
+        ("centred-clipping", {"tau": "median", "steps": 3, "weights": "uniform"}),
+        ("norm-clip", {"tau": "median", "weights": "uniform"}),
+        ("fltrust", {}),
+        ("dnc", {"times": 5, "coordinates": 10_000, "drops": 1.0, "weights": "uniform"}),
+        ("irls", {"lam": 2.0}),
+        ("credit", {"rule": "hard", "clean": 3, "width": 512, "hidden": 100, "epochs": 100, "weights": "uniform"}),
+        ("gra", {"groups": 2, "combine": "size"}),
+    ],
+)
+def test_keys_of_defences_and_their_defaults(name: str, keys: dict[str, Any]) -> None:
+    assert defences.build({"name": name}, "defence").dump() == {"name": name, "f": 0.2, "pre": "none"} | keys
+
+
 # ---- too few rows
 
 
