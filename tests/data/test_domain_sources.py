@@ -105,7 +105,7 @@ def digits(tmp_path: Path) -> Path:
             draw(tmp_path / "mnist_m" / f"mnist_m_{part}" / f"{i:08d}.png", 90, 32)
         lines = [f"{i:08d}.png {digit}" for i, digit in enumerate(y)]
         (tmp_path / "mnist_m" / f"mnist_m_{part}_labels.txt").write_text("\n".join(lines) + "\n")
-        row = " ".join(f"{at}:{-1 if at <= 128 else 1}" for at in range(1, 257))
+        row = " ".join(f"{at}:{-1 if at <= 96 else 0 if at <= 160 else 1}" for at in range(1, 257))
         text = "\n".join(f"{digit + 1} {row}" for digit in y)
         (tmp_path / "usps").mkdir(exist_ok=True)
         (tmp_path / "usps" / ("usps.bz2" if part == "train" else "usps.t.bz2")).write_bytes(bz2.compress(text.encode()))
@@ -120,7 +120,7 @@ def test_digits_of_three_makers_meet_at_32_by_32(digits: Path) -> None:
     assert data.y.tolist() == [*range(10)] * 9
     assert data.x[0, :, 5, 0].tolist() == [0, 0, *[200] * 28, 0, 0]
     assert set(data.x[25].ravel()) == {90}
-    assert data.x[45, [3, 28], 16, 1].tolist() == [0, 255]  # the upper half of these is -1, the lower 1
+    assert data.x[45, [3, 16, 28], 16, 1].tolist() == [0, 128, 255]  # from above, these are -1, 0 and 1
 
 
 def test_every_domain_is_tested_on_its_own_official_rows(digits: Path, wish: Any) -> None:

@@ -37,6 +37,10 @@ def test_the_rarest_class_takes_its_folder_first() -> None:
     assert folders(pixels, order).tolist() == [0, 2, 1, 1, 0]
 
 
+def test_an_image_s_share_is_of_its_labelled_pixels() -> None:
+    assert folders(np.array([[7, 3], [0, 2]]), np.array([0, 1])).tolist() == [0, 1], "2 of 2 are more than 3 of 10"
+
+
 def test_a_tie_goes_to_the_lower_row() -> None:
     assert folders(np.array([[1, 1], [1, 1]]), np.array([0, 1])).tolist() == [1, 0]
 
@@ -186,8 +190,9 @@ def test_own_folders_of_images_and_masks(tmp_path: Path) -> None:
     assert np.array_equal(found.y, y[[0, 2, 1, 3]])
     assert np.array_equal(found.x, x[[0, 2, 1, 3]])
     (tmp_path / "client0" / "README.md").write_text("a file beside the folders changes nothing")
+    masked.picture(tmp_path / "client0" / "masks" / "9.png", y[0])  # of no picture
     again = sources.build({"name": "folder", "root": str(tmp_path)}, "data").load()
-    assert (again.masks, again.notes) == (True, {"files_skipped": 1})
+    assert (len(again.y), again.masks, again.notes) == (4, True, {"files_skipped": 2})
     (tmp_path / "client1" / "masks" / "3.png").unlink()
     with pytest.raises(DataError, match=r"images/3.png has no mask; expected .*masks/3.png"):
         sources.build({"name": "folder", "root": str(tmp_path)}, "data").load()

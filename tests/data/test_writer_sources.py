@@ -98,6 +98,8 @@ def test_files_that_changed_are_read_again(some: Path) -> None:
     Femnist(root=some).load()
     leaf(some / "data" / "train" / "another.json", {"f0004_00": [1]})
     assert Femnist(root=some).load().train == 7
+    leaf(some / "data" / "train" / "another.json", {"f0004_00": [2]})  # as long as before, at another time
+    assert Femnist(root=some).load().y[6] == 2
 
 
 def test_a_writers_test_rows_are_its_own(some: Path) -> None:

@@ -49,6 +49,13 @@ def test_every_method_learns_masks_or_says_why_not(name: str, tmp_path: Path) ->
     assert 0 <= summary["personal"]["miou"] <= summary["personal"]["accuracy"] <= 1
 
 
+@pytest.mark.parametrize("method", [*sorted(REFUSED), {"name": "tau-norm", "tau": "search"}], ids=str)
+def test_who_cannot_learn_masks_says_so_before_anything_is_built(method: Any) -> None:
+    name = method if isinstance(method, str) else method["name"]
+    with pytest.raises(UsageError, match=f"method '{name}' cannot learn masks: [a-z]"):
+        World(make_config(unflatten(masked.settings(method=method))))
+
+
 def test_a_run_on_masks_records_iou(tmp_path: Path) -> None:
     result = polyfed.run(**masked.settings(method="fedavg", out=tmp_path / "run", rounds=1))
     assert set(result.summary["global"]) == {"accuracy", "balanced", "miou", "head", "mid", "tail"}

@@ -7,6 +7,7 @@ from torch import nn
 from polyfed.errors import UsageError
 from polyfed.models.base import models
 from polyfed.models.lora import LowRank, merge_layers
+from polyfed.models.text import Attention
 from polyfed.params import Layout, lora, named
 
 TEXT = ["text-bag", "text-transformer"]
@@ -79,6 +80,25 @@ def test_adapters_start_as_the_base_and_merge_to_the_same_answers(name, x):
     assert not any(isinstance(module, LowRank) for module in net.modules())
     assert [n for n, _ in net.named_parameters()] == [n for n, _ in base.named_parameters()]
     torch.testing.assert_close(net(x), told, rtol=1e-5, atol=1e-5)
+
+
+def test_an_adapter_counts_alpha_over_rank_times():
+    layer = LowRank(nn.Linear(3, 2), rank=2, alpha=6.0)
+    with torch.no_grad():
+        layer.lora_a.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+        layer.lora_b.copy_(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
+    x = torch.tensor([[1.0, 10.0, 100.0]])
+    told = layer(x) - nn.functional.linear(x, layer.weight, layer.bias)
+    torch.testing.assert_close(told, torch.tensor([[3.0, 60.0]]))  # 6 / 2 times (1, 20)
+
+
+def test_attention_is_the_scaled_product_of_every_head():
+    torch.manual_seed(0)
+    attention, h = Attention(8, 2), torch.randn(3, 5, 8)
+    there = torch.tensor([[1.0] * 5, [1.0, 1.0, 0.0, 0.0, 0.0], [1.0] * 4 + [0.0]])
+    q, k, v = (layer(h).view(3, 5, 2, 4).transpose(1, 2) for layer in (attention.query, attention.key, attention.value))
+    seen = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=there[:, None, None, :].bool())
+    torch.testing.assert_close(attention(h, there), attention.out(seen.transpose(1, 2).reshape(3, 5, 8)))
 
 
 def test_adapters_are_a_slice_on_the_layers_that_are_named():
