@@ -12,7 +12,8 @@ from polyfed.papers.drawings import DRAWINGS, chart_of, picture
 from polyfed.papers.found import ItemFound
 from polyfed.papers.judge import FAILS
 from polyfed.papers.listing import found_of
-from polyfed.papers.page import html_page, results_page
+from polyfed.papers.page import results_page
+from polyfed.papers.paper_page import html_page
 from polyfed.papers.recipe import Item, find_items
 from polyfed.papers.store import Store
 
@@ -48,10 +49,8 @@ def test_every_claim_that_does_not_hold_says_what_was_tried() -> None:
     store = Store.open(REPO / "results")
     begun = sorted({cell.item for cell in store.found.values()})
     every = [found for one in find_items(begun) for found in found_of(one, store)]
-    failing = [
-        (found.item, verdict.claim.says) for found in every for verdict in found.verdicts if verdict.word == FAILS
-    ]
-    silent = [f"{one.id}: {says}" for one, says in failing if one.findings.get(says, "").count(". ") < 1]
+    failing = [(found, verdict) for found in every for verdict in found.verdicts if verdict.word == FAILS]
+    silent = [f"{one.item.id}, {one.scale}: {v.claim.says}" for one, v in failing if one.finding(v).count(". ") < 1]
     assert not silent
 
 
@@ -126,9 +125,13 @@ def test_pages_say_what_holds_what_is_printed_and_what_is_missing(
     assert "| [tiny, Table 1](#tiny-table1-cpu) | cpu | 10 of 10 | 2 |  |  |  |" in text
     assert "| tiny, 2 not done |  | 0 of 7 |  |  |  |  |" in text
     assert text.index("## Summary") < text.index("## tiny") < text.index('<a id="tiny-table1-cpu"></a>')
-    assert "| Figure 1 | cpu | 2 | – | `polyfed reproduce tiny.figure1 --scale cpu` |" in text
+    assert "| Figure 1 | cpu | 2 | a minute | `polyfed reproduce tiny.figure1 --scale cpu` |" in text
     page = html_page("tiny", store, tmp_path / "out")
-    assert "<td>30.50</td>" in page
-    assert "Misprint: A digit is wrong." in page
-    assert "Nothing was tried." in page
-    assert "script" not in page.replace("description", "")
+    assert '<td class="number">30.50</td>' in page
+    assert "<li>A digit is wrong.</li>" in page
+    assert '<li class="holds">FedPer is best: <b>holds</b> (F), both pairs for it; the weakest, ' in page
+    assert '<summary class="caption">All 2 pairs</summary>' in page
+    assert "Nothing was tried." not in page  # a finding stands beside what does not hold
+    assert "data:text/csv;base64," in page
+    assert "<script" not in page
+    assert "a minute: <code>polyfed reproduce tiny.figure1 --scale cpu</code>" in page

@@ -147,7 +147,7 @@ def test_the_table_has_printed_numbers_differences_and_claims(tiny: Path) -> Non
     assert "| FedAvg, tuned (control) |" in text
     assert "- FedPer is best: **" in text
     assert text.index("- FedPer is best") < text.index("| panel | row |")
-    assert "Nothing was tried." in text
+    assert ("Nothing was tried." in text) == (found.verdicts[0].word in ("does not hold", "undecided"))
     assert "Misprint: A digit is wrong." in text
     tuned, plain = (found.numbers(("alpha 1", row, "PA")) for row in ("FedAvg, tuned", "FedAvg"))
     assert tuned == found.numbers(("alpha 1", "FedAvg, tuned", "PA"), end=True)  # finishing changed it: the end counts

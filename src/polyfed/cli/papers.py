@@ -99,7 +99,7 @@ def _run(
     from polyfed.papers.calibrate import Calibration
     from polyfed.papers.recipe import SCALES, find_items, papers
     from polyfed.papers.reproduce import reproduce as run_items
-    from polyfed.papers.times import Times
+    from polyfed.papers.times import Times, parts_left
     from polyfed.report.progress import watching
 
     if wish.scale not in SCALES:
@@ -117,7 +117,7 @@ def _run(
         results = run_items(chosen, wish, store, folder, watch)
     written = _write(results, store, folder)
     times = Times.of(results, Calibration.here())
-    text = "\n".join(found.markdown(times.left(found.missing)) for found in results)
+    text = "\n".join(found.markdown(parts_left(found.missing, times)) for found in results)
     print_value([found.as_json() for found in results], as_json, lambda: text + "\n" + "\n".join(written))
     failed = {name: error for found in results for name, error in found.failures.items()}
     if failed:
@@ -161,7 +161,7 @@ def _write(results: "Sequence[ItemFound]", store: "Store", folder: Path) -> list
     from polyfed.errors import DataError
     from polyfed.files import write_file
     from polyfed.papers.drawings import picture
-    from polyfed.papers.page import html_page
+    from polyfed.papers.paper_page import html_page
 
     folder.mkdir(parents=True, exist_ok=True)
     said = [f"store: {store.path}"]
