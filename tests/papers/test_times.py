@@ -147,14 +147,15 @@ def test_one_sum_is_told_unless_it_hides_that_parts_differ_greatly(tmp_path: Pat
     cells = _four(tmp_path)
     assert _told(cells, dict.fromkeys(NAMES, 5.0), tmp_path) == [("", 4, 20.0)]
     assert _told(cells, LONG, tmp_path) == [("A,", 2, 3.0), ("B, one", 1, 30.0), ("B, two", 1, 200.0)]
-    assert _told(cells, {"A, one": 1.0, "A, two": 1.0}, tmp_path) == [("A,", 2, 2.0), ("B,", 2, 0.0)]
+    assert _told(cells, {"A, one": 90.0, "A, two": 90.0}, tmp_path) == [("A,", 2, 180.0), ("B,", 2, 0.0)]
+    assert _told(cells, {"A, one": 1.0, "A, two": 9.0}, tmp_path) == [("", 4, 10.0)]  # no matter: it is soon done
     assert _told(cells, {}, tmp_path) == [("", 4, 0.0)]
     assert _told([], {}, tmp_path) == []
 
 
 def test_parts_that_a_command_could_not_tell_apart_stay_together(tmp_path: Path) -> None:
     cells = _four(tmp_path, ("IF 1", "IF 10"))
-    assert _told(cells, {"IF 1": 1.0, "IF 10": 99.0}, tmp_path) == [("", 2, 100.0)]
+    assert _told(cells, {"IF 1": 1.0, "IF 10": 299.0}, tmp_path) == [("", 2, 300.0)]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 HOUR = 60  # minutes
-GREATLY = 3.0  # by this factor lengths of cells differ so much that one sum would hide it
+GREATLY, LONG = 3.0, 2 * HOUR  # by this factor lengths of cells differ so much that so long a sum would hide it
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Left:
 
 
 def differ_greatly(parts: Sequence[Left]) -> bool:
-    """Whether the cells of some parts are much longer than those of others, or of unknown length unlike these."""
+    """Whether a long sum would hide that cells of some parts are much longer than others, or of unknown length."""
+    if sum(part.minutes for part in parts) < LONG:
+        return False
     lengths = [part.each for part in parts if part.cells]
     known = [length for length in lengths if length is not None]
     return 0 < len(known) < len(lengths) or max(known, default=0.0) > GREATLY * min(known, default=0.0)

@@ -8,6 +8,7 @@ from polyfed.papers.calibrate import Calibration
 from polyfed.papers.cell import PaperCell
 from polyfed.papers.found import ItemFound
 from polyfed.papers.judge import FAILS, HOLDS, UNDECIDED, UNMEASURED
+from polyfed.papers.left import Left
 from polyfed.papers.listing import found_of
 from polyfed.papers.recipe import find_items, papers
 from polyfed.papers.store import Store
@@ -107,17 +108,16 @@ def _section_of(found: ItemFound, times: Times) -> str:
 
 
 def _not_done(rest: Sequence[ItemFound], every: Sequence[ItemFound], times: Times) -> str:
-    """A line for each part of what has no cell yet; runs that stand in an earlier table or figure are told once."""
+    """A line for each part of what has no cell yet; runs that stand in an earlier table or figure count there."""
     rows = [["", "scale", "cells", "time of one core", "command"], ["---", "---", "---:", "---", "---"]]
     for found in rest:
-        place = found.item.place
         own, others = _own(found, every)
-        for part in parts_left(own, times):
-            rows.append([place, found.scale, str(part.cells), part.in_words(), f"`{found.command(part.only)}`"])
-            place = ""
-        if others:
-            count = len(found.missing) - len(own)
-            rows.append([place, found.scale, str(count), f"with {' and '.join(others)}", f"`{found.command()}`"])
+        shared = f" and {len(found.missing) - len(own)} of {' and '.join(others)}" if others else ""
+        parts = parts_left(own, times) or [Left(0, 0, 0.0)]
+        for part in parts:
+            place, also = (found.item.place, shared) if part is parts[0] else ("", "")
+            cells = f"{part.cells or ''}{also}".removeprefix(" and ")
+            rows.append([place, found.scale, cells, part.in_words(), f"`{found.command(part.only)}`"])
     return _table(rows)
 
 
@@ -125,5 +125,6 @@ def _own(found: ItemFound, every: Sequence[ItemFound]) -> tuple[list[PaperCell],
     """The missing cells that no earlier item of the scale has too, and where the others stand."""
     before = [other for other in every[: every.index(found)] if other.scale == found.scale]
     places = {cell.identity: other.item.place for other in reversed(before) for cell in other.cells}
+    shared = {places[cell.identity] for cell in found.missing if cell.identity in places}
     own = [cell for cell in found.missing if cell.identity not in places]
-    return own, list(dict.fromkeys(places[cell.identity] for cell in found.missing if cell.identity in places))
+    return own, [place for place in dict.fromkeys(other.item.place for other in before) if place in shared]
