@@ -175,7 +175,7 @@ def from_run(cell: PaperCell, run: RunFolder) -> StoredCell:
 def from_demo(cell: PaperCell, found: Demo, minutes: float) -> StoredCell:
     """A finished demo as the store keeps it."""
     numbers = {row: {name: _short(value) for name, value in one.items()} for row, one in found.numbers.items()}
-    arrays = {name: np.round(np.asarray(array, dtype=float), 4).tolist() for name, array in found.arrays.items()}
+    arrays = {name: _four(np.asarray(array, dtype=float)).tolist() for name, array in found.arrays.items()}
     return StoredCell(
         **_place(cell),
         fingerprint=digest([without_clock(numbers), arrays]),
@@ -186,6 +186,12 @@ def from_demo(cell: PaperCell, found: Demo, minutes: float) -> StoredCell:
         arrays=arrays,
         minutes=round(minutes, 3),
     )
+
+
+def _four(values: np.ndarray) -> np.ndarray:
+    """Four digits of each value, and none beyond the fourth after the point."""
+    short = [float(f"{value:.4g}") for value in values.ravel().tolist()]
+    return np.round(np.array(short).reshape(values.shape), 4)
 
 
 def without_clock(numbers: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, float | None]]:
