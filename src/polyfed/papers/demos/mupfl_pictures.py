@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
-from textwrap import fill
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from polyfed.report.charts import COUNT, PERCENT, SECONDS, Axis, Bars, Chart, Do
 from polyfed.report.kinds.holdings import BUBBLES, holdings_panel
 
 SQUARE = (0.0, 1.0, 0.0, 1.0)  # where pictures and the maps over them are drawn
-WIDE = 60  # letters of a note beneath a title
 
 
 @certainty.drawing
@@ -115,32 +113,29 @@ def _curve(method: str, tint: int, runs: Sequence[Shown]) -> Line:
 
 @pace.drawing
 def draw_pace(shown: Sequence[Shown]) -> Drawn:
-    """Figure 8: seconds until shares of the clients are there, rounds until their mean is; who never was is named."""
+    """Figure 8: seconds until shares of the clients are there, rounds until their mean is."""
     tints, by_data = _tints(shown), _by_data(shown)
-    panels = [
-        _bars(f"{data}: until so many clients have the accuracy", methods, tints) for data, methods in by_data.items()
-    ]
+    panels = [_seconds_panel(data, methods, tints) for data, methods in by_data.items()]
     panels = [panel for panel in panels if any(isinstance(mark, Bars) and mark.x for mark in panel.marks)]
     return drawn(Chart("pace", "Time and rounds to an accuracy", "", [*panels, _rounds_panel(by_data, tints)]))
 
 
 def _rounds_panel(by_data: Mapping[str, Mapping[str, Sequence[Shown]]], tints: Mapping[str, int]) -> Panel:
-    """Rounds by data set; a bar of who was never there goes one beyond the last round, and the note says so."""
-    names, never = list(by_data), []
-    marks = []
+    """Rounds by data set; who was never there has an outline that ends one beyond the last round."""
+    names, marks = list(by_data), []
     for method, tint in tints.items():
         found = {float(names.index(data)): runs[method] for data, runs in by_data.items() if method in runs}
         heights = [_mean(runs, "rounds, at least") or 0.0 for runs in found.values()]
-        never += [f"{method} ({names[int(at)]})" for at, runs in found.items() if _mean(runs, "rounds") is None]
-        marks.append(Bars(method, tint, list(found), heights, [0.0] * len(found)))
-    note = f"never, so one beyond the last: {', '.join(never)}" if never else ""
-    rounds = Axis("rounds", "rounds", COUNT)
-    return Panel(
-        "rounds until the mean over clients has it", Axis("", "data", names=names), rounds, marks, fill(note, WIDE)
+        never = [at for at, runs in found.items() if _mean(runs, "rounds") is None]
+        marks.append(Bars(method, tint, list(found), heights, [0.0] * len(found), outlined=never))
+    note = (
+        "outlines: not in all runs, which count as one beyond the last" if any(mark.outlined for mark in marks) else ""
     )
+    y = Axis("rounds until the mean has the accuracy", "rounds", COUNT)
+    return Panel("all clients", Axis("", "data", names=names), y, marks, note)
 
 
-def _bars(title: str, methods: Mapping[str, Sequence[Shown]], tints: Mapping[str, int]) -> Panel:
+def _seconds_panel(data: str, methods: Mapping[str, Sequence[Shown]], tints: Mapping[str, int]) -> Panel:
     start = "seconds until "
     first = next(iter(methods.values()))[0].found.numbers["all"]
     columns = [name for name in first if name.startswith(start)]
@@ -149,8 +144,10 @@ def _bars(title: str, methods: Mapping[str, Sequence[Shown]], tints: Mapping[str
         found = {float(place): _mean(runs, column) for place, column in enumerate(columns)}
         there = {place: value for place, value in found.items() if value is not None}
         marks.append(Bars(method, tints[method], list(there), list(there.values()), [0.0] * len(there)))
+    note = "no bar: not in all runs" if any(len(mark.x) < len(columns) for mark in marks) else ""
     places = [column.removeprefix(start).removesuffix(" of the clients") for column in columns]
-    return Panel(title, Axis("share of the clients", "share", names=places), Axis("seconds", "seconds", SECONDS), marks)
+    x = Axis("share of the clients", "share", names=places)
+    return Panel(data, x, Axis("seconds until so many have the accuracy", "seconds", SECONDS), marks, note)
 
 
 def _mean(runs: Sequence[Shown], column: str) -> float | None:
