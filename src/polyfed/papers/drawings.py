@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
+
 from polyfed.comparison.folder import is_comparison
 from polyfed.errors import DataError, UsageError, did_you_mean
 from polyfed.papers.cell import slug
@@ -17,7 +19,21 @@ from polyfed.papers.demos import Drawn, Shown, demo_of
 from polyfed.papers.found import ItemFound
 from polyfed.papers.image import Picture, as_csv
 from polyfed.papers.several import lines_of
-from polyfed.report.charts import COUNT, NUMBER, PERCENT, POINTS, Axis, Bars, Chart, Dots, Histogram, Line, Mark, Panel
+from polyfed.report.charts import (
+    COUNT,
+    NUMBER,
+    PERCENT,
+    POINTS,
+    Axis,
+    Bars,
+    Chart,
+    Dots,
+    Histogram,
+    Line,
+    Mark,
+    Panel,
+    Tiles,
+)
 from polyfed.report.kinds import KINDS
 from polyfed.report.kinds import draw as draw_runs
 from polyfed.report.runs import Selection, select
@@ -260,6 +276,28 @@ def classes(found: ItemFound) -> list[Panel]:
     return made
 
 
+def clusters(found: ItemFound) -> list[Panel]:
+    """Which cluster each client is in at the end, a line for each row; `options: {keeps: [clusters]}`.
+
+    Of the first seed that is done.
+    """
+    made = []
+    for panel in _panels(found):
+        here = [(c, s.kept["clusters"]) for c, s in found.current.items() if c.panel == panel and "clusters" in s.kept]
+        first = min((cell.seed for cell, _ in here), default=0)
+        placed = {cell.row: labels for cell, labels in here if cell.seed == first}
+        rows = [row for row in _rows(found) if row in placed]
+        if rows:
+            values = np.full((len(rows), max(map(len, placed.values()))), np.nan)
+            for line, row in enumerate(rows):
+                values[line, : len(placed[row])] = [np.nan if label is None else label for label in placed[row]]
+            names = [f"{row} ({len(set(placed[row]) - {None})})" for row in rows]
+            x = Axis("client", "client", names=[str(client + 1) for client in range(values.shape[1])])
+            y = Axis("method (how many clusters)", "method", names=names)
+            made.append(Panel(_title(found, panel), x, y, [Tiles("", 0, values, "cluster", groups=True)]))
+    return made
+
+
 DRAWINGS: Mapping[str, Callable[[ItemFound], list[Panel]]] = {
     "curves": curves,
     "lines": lines,
@@ -268,6 +306,7 @@ DRAWINGS: Mapping[str, Callable[[ItemFound], list[Panel]]] = {
     "scatter": scatter,
     "histogram": histogram,
     "class-recalls": classes,
+    "last-clusters": clusters,
 }
 
 

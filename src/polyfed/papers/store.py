@@ -21,13 +21,14 @@ from polyfed.measure.stored import Stored
 from polyfed.papers.cell import PaperCell, digest
 from polyfed.papers.demos import Demo
 from polyfed.papers.sources import sources_of
-from polyfed.report.runs import records
+from polyfed.report.kinds.clusters import memberships
+from polyfed.report.runs import read, records
 
 DIGITS = 6
 MOST = 40  # evaluations that are kept of a run, counted from its end
 FIELDS = ("accuracy", "balanced", "miou", "worst10", "tail")
 WHOLE = ("threats", "oracle")  # parts of a summary that are kept as a whole
-KEPT = ("clients", "classes")  # what a figure may ask to be kept of a run
+KEPT = ("clients", "classes", "clusters")  # what a figure may ask to be kept of a run
 
 
 class StoredCell(Stored):
@@ -299,15 +300,21 @@ def _thinned(series: Mapping[str, Mapping[int, float]], rounds: list[int]) -> di
 
 
 def _kept(cell: PaperCell, run: RunFolder) -> dict[str, list[float | None]]:
-    """What the picture needs: each client's accuracy, or each class's recall over all clients."""
+    """What the picture needs: each client's accuracy or cluster, or each class's recall over all clients.
+
+    Clusters are kept wherever all clients have one, because the picture of them is of another table's runs.
+    """
     wanted = wanted_of(cell)
     made: dict[str, list[float | None]] = {}
+    if cell.config.participation == 1 and (found := memberships(read(run.path))):
+        placed = {client: label for _, labels in sorted(found.items()) for client, label in labels.items()}
+        made["clusters"] = [placed.get(client) for client in range(max(placed) + 1)]
     if "clients" in wanted:
         made["clients"] = [round(value, 4) for _, value in sorted(accuracies(run).items())]
     if "classes" in wanted:
         counts = (run.counts() or {}).get("final_personal")
-        found = recalls(np.sum(counts, axis=0)).tolist() if counts is not None else []
-        made["classes"] = [None if math.isnan(value) else round(value, 4) for value in found]
+        shares = recalls(np.sum(counts, axis=0)).tolist() if counts is not None else []
+        made["classes"] = [None if math.isnan(value) else round(value, 4) for value in shares]
     return made
 
 

@@ -131,7 +131,7 @@ def _rounds_panel(by_data: Mapping[str, Mapping[str, Sequence[Shown]]], tints: M
     note = (
         "outlines: not in all runs, which count as one beyond the last" if any(mark.outlined for mark in marks) else ""
     )
-    y = Axis("rounds until the mean has the accuracy", "rounds", COUNT)
+    y = Axis("rounds to the accuracy", "rounds", COUNT)
     return Panel("all clients", Axis("", "data", names=names), y, marks, note)
 
 
@@ -147,7 +147,7 @@ def _seconds_panel(data: str, methods: Mapping[str, Sequence[Shown]], tints: Map
     note = "no bar: not in all runs" if any(len(mark.x) < len(columns) for mark in marks) else ""
     places = [column.removeprefix(start).removesuffix(" of the clients") for column in columns]
     x = Axis("share of the clients", "share", names=places)
-    return Panel(data, x, Axis("seconds until so many have the accuracy", "seconds", SECONDS), marks, note)
+    return Panel(data, x, Axis("seconds to the accuracy", "seconds", SECONDS), marks, note)
 
 
 def _mean(runs: Sequence[Shown], column: str) -> float | None:
