@@ -1,5 +1,6 @@
 """Pages and pictures come from the store alone; the page of results in docs/ is what the command writes."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -8,14 +9,17 @@ from tiny_paper import item, room, stored
 from polyfed.errors import DataError, UsageError
 from polyfed.papers import recipe as room_of_recipes
 from polyfed.papers.cell import cells_of
+from polyfed.papers.demos import Demo, Shown, demo_of
 from polyfed.papers.drawings import DRAWINGS, chart_of, picture
 from polyfed.papers.found import ItemFound
+from polyfed.papers.image import Picture
 from polyfed.papers.judge import FAILS
 from polyfed.papers.listing import found_of
 from polyfed.papers.page import results_page
 from polyfed.papers.paper_page import html_page
 from polyfed.papers.recipe import Item, find_items
 from polyfed.papers.store import Store
+from polyfed.report.charts import Dots, Histogram, Line
 
 REPO = Path(__file__).parents[2]
 
@@ -38,7 +42,7 @@ def _filled(tmp_path: Path, figure: dict[str, object]) -> ItemFound:
     store, cells = Store(tmp_path / "results"), cells_of(drawn, "cpu")
     for place, cell in enumerate(cells):
         value = 0.3 + 0.01 * place
-        kept = {"clients": [value, 0.5, 0.9], "classes": [value, None, 0.4]}
+        kept = {"clients": [value, 0.5, 0.9], "classes": [value, None, 0.4], "clusters": [0, None, 1]}
         finals = {"personal.accuracy": value, "global.accuracy": value / 2}
         store.put(cell, stored(cell, value, value, kept=kept, final=finals))
     return ItemFound.of(drawn, "cpu", cells, store)
@@ -85,6 +89,7 @@ def test_every_claim_that_does_not_hold_says_what_was_tried() -> None:
             {"mu", "PA"},
         ),
         ({"kind": "class-recalls", "options": {"keeps": ["classes"]}}, 10, {"class", "recall", "series"}),
+        ({"kind": "last-clusters", "options": {"keeps": ["clusters"]}}, 10, {"method", "client", "cluster"}),
     ],
     ids=lambda value: value["kind"] if isinstance(value, dict) else "",
 )
@@ -104,7 +109,58 @@ def test_every_kind_is_drawn_with_its_data(
 
 
 def test_all_kinds_are_tried_above() -> None:
-    assert set(DRAWINGS) == {"curves", "bars", "scatter", "lines", "lines-of", "histogram", "class-recalls"}
+    tried = {"curves", "bars", "scatter", "lines", "lines-of", "histogram", "class-recalls", "last-clusters"}
+    assert set(DRAWINGS) == tried
+
+
+def test_places_can_stand_side_by_side_whatever_their_numbers(tmp_path: Path) -> None:
+    figure = {"kind": "lines", "y": "PA", "x": "a", "options": {"even": True, "at": {"alpha 1": 0.5, "alpha 9": 90}}}
+    (panel,) = chart_of(_filled(tmp_path, figure)).panels
+    assert panel.x.names == ["0.5", "90"]
+    assert sorted({x for mark in panel.marks if isinstance(mark, Line) for x in mark.x}) == [0.0, 1.0]
+
+
+def test_rows_of_a_series_share_its_look_and_have_their_own_names(tmp_path: Path) -> None:
+    figure = {"kind": "scatter", "x": "GA", "y": "PA", "panels": ["alpha 1"], "options": {"split": ", "}}
+    chart = chart_of(_filled(tmp_path, figure))
+    marks = [mark for mark in chart.panels[0].marks if isinstance(mark, Dots)]
+    assert [(mark.series, list(mark.names)) for mark in marks] == [
+        ("FedAvg", ["FedAvg"]),
+        ("tuned", ["FedAvg"]),
+        ("FedPer", ["FedPer"]),
+    ]
+    assert [mark.tint for mark in marks] == [0, 1, 2]
+    assert not marks[1].named  # so the legend names its series
+
+
+def test_panels_stand_in_the_order_of_the_figure_and_no_bin_lies_on_both_sides_of_zero(tmp_path: Path) -> None:
+    options = {"better": "FedPer", "than": "FedAvg", "keeps": ["clients"]}
+    found = _filled(tmp_path, {"kind": "histogram", "panels": ["alpha 9", "alpha 1"], "options": options})
+    panels = chart_of(found).panels
+    assert [panel.title for panel in panels] == ["alpha 9", "alpha 1"]
+    assert panels[0].note == "0 of 6 clients of 2 seeds are worse off"
+    (mark,) = panels[0].marks
+    assert isinstance(mark, Histogram)
+    assert 0.0 in mark.edges
+    assert sum(mark.counts) == 6
+
+
+def test_what_was_never_reached_is_an_outline() -> None:
+    def found(method: str, seed: int, rounds: float, seconds: float) -> Shown:
+        numbers = {"rounds": rounds, "rounds, at least": 31.0 if math.isnan(rounds) else rounds}
+        return Shown(
+            f"CIFAR-10: {method}", seed, Demo({"all": {**numbers, "seconds until 50% of the clients": seconds}})
+        )
+
+    drawn = demo_of("pace").draw
+    assert drawn is not None
+    shown = [found("MuPFL", 0, 10.0, 5.0), found("FedAvg", 0, math.nan, math.nan), found("FedAvg", 1, 20.0, 9.0)]
+    made = drawn(shown)
+    Picture(made.figure, "").close()
+    rows = {row["series"]: row for row in made.rows if row["panel"] == "all clients"}
+    assert (rows["MuPFL"]["rounds"], rows["MuPFL"]["outlined"]) == (10.0, pytest.approx(math.nan, nan_ok=True))
+    assert (rows["FedAvg"]["rounds"], rows["FedAvg"]["outlined"]) == (25.5, True)
+    assert "FedAvg" not in {row["series"] for row in made.rows if row["panel"] == "CIFAR-10"}
 
 
 def test_a_kind_of_runs_needs_them_and_an_unknown_one_is_refused(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from tiny_paper import TINY, item, room
 from polyfed.measure.watch import Silent
 from polyfed.papers.cell import cells_of
 from polyfed.papers.reproduce import Wish, reproduce
+from polyfed.papers.sources import sources_of
 from polyfed.papers.store import Store
 
 PARTS = TINY.replace(
     "{GA: global.accuracy, PA: personal.accuracy}", '{PA: personal.accuracy, one: "part:1/3", both: "part:2/2"}'
 )
 PARTS = PARTS.split("table2:")[0].replace("reads: {GA: personal.accuracy}", "control: true").split("  printed:")[0]
+PARTS += "    Clusters: {keys: {method: {name: k-cluster, k: 2}}}\n"
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +44,12 @@ def test_a_part_is_the_mean_of_its_clients_by_round_and_at_the_end(folder: Path,
         assert dict(stored.curve(path)) == pytest.approx(curve.to_dict(), abs=1e-6)
         (end,) = mine[mine["measure"] == "personal_final"]["accuracy"]
         assert stored.last(path) == pytest.approx(end, abs=1e-6)
+
+
+def test_clusters_are_kept_where_everybody_has_one(folder: Path) -> None:
+    cells = {cell.row: cell for cell in cells_of(item(folder / "recipes"), "cpu", 1, "alpha 1")}
+    store = Store.open(folder / "store")
+    kept = {row: store.by_identity[cell.identity, sources_of(cell)][0].kept for row, cell in cells.items()}
+    assert len(kept["Clusters"]["clusters"]) == 3
+    assert set(kept["Clusters"]["clusters"]) <= {0, 1}
+    assert kept["FedPer"] == {}

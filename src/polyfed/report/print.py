@@ -130,8 +130,9 @@ def _size(panel: Panel) -> tuple[float, float]:
     if _has_names(panel):
         return WITH_NAMES
     bars = sum(isinstance(mark, Bars) for mark in panel.marks)
+    each = 0.26 if _has(panel, Tiles) else 0.2
     return (
-        float(np.clip(0.2 * across * max(1, bars * 0.45), 3.5, 10)),
+        float(np.clip(each * across * max(1, bars * 0.45), 3.5, 10)),
         float(np.clip(0.3 * down + (0.75 * down if _has(panel, Strip) else 0.6), 2.6, TALLEST)),
     )
 
