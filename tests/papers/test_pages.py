@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
-from tiny_paper import item, room, stored
+from tiny_paper import TINY, item, room, stored
 
 from polyfed.errors import DataError, UsageError
 from polyfed.papers import recipe as room_of_recipes
@@ -191,3 +191,11 @@ def test_pages_say_what_holds_what_is_printed_and_what_is_missing(
     assert "data:text/csv;base64," in page
     assert "<script" not in page
     assert "a minute: <code>polyfed reproduce tiny.figure1 --scale cpu</code>" in page
+
+
+def test_runs_that_stand_in_an_earlier_table_are_counted_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    same = TINY.replace("    rounds: 3\n", "    rounds: 3\n    split.alpha: 1.0\n")
+    monkeypatch.setattr(room_of_recipes, "HERE", room(tmp_path / "recipes", same))
+    text = results_page(Store(tmp_path / "results"))
+    assert "| Table 1 | cpu | 10 | – | `polyfed reproduce tiny.table1 --scale cpu` |" in text
+    assert "| Table 2 | cpu | 2 of Table 1 | nothing more | `polyfed reproduce tiny.table2 --scale cpu` |" in text

@@ -117,7 +117,8 @@ def _not_done(rest: Sequence[ItemFound], every: Sequence[ItemFound], times: Time
         for part in parts:
             place, also = (found.item.place, shared) if part is parts[0] else ("", "")
             cells = f"{part.cells or ''}{also}".removeprefix(" and ")
-            rows.append([place, found.scale, cells, part.in_words(), f"`{found.command(part.only)}`"])
+            time = part.in_words() if part.cells else "nothing more"
+            rows.append([place, found.scale, cells, time, f"`{found.command(part.only)}`"])
     return _table(rows)
 
 
