@@ -11,10 +11,10 @@ from polyfed.config import Tree, make_config, merge, unflatten
 from polyfed.engine.work import federation_of
 from polyfed.errors import PolyfedError
 from polyfed.measure.watch import Silent
+from polyfed.papers.at_hand import data_of, is_here
 from polyfed.papers.cell import PaperCell, cells_of
 from polyfed.papers.demos import demo_of
 from polyfed.papers.drawings import picture
-from polyfed.papers.listing import data_of, is_here
 from polyfed.papers.recipe import Item, find_items
 from polyfed.papers.reproduce import Wish, reproduce
 from polyfed.papers.store import Store
@@ -105,9 +105,10 @@ def _all(panels: dict[str, Any]) -> Iterator[Tree]:
 
 def try_out(item: Item, folder: Path, rows: int) -> None:
     """Run it, and look at what comes out."""
-    if "folder" in data_of(item):
+    needed = _data(item)
+    if "folder" in needed:
         pytest.skip("skipped: no data")  # samples that only the reader may have
-    if item.demo and not all(map(is_here, data_of(item))):
+    if item.demo and not all(map(is_here, needed)):
         pytest.skip("skipped: no data")
     small = tiny(item, rows)
     scale = next(iter(small.scales))
@@ -123,10 +124,14 @@ def try_out(item: Item, folder: Path, rows: int) -> None:
         made.close()
 
 
+def _data(item: Item) -> list[str]:
+    return data_of([cell for scale in item.scales for cell in cells_of(item, scale, seeds=1)])
+
+
 def _first(paper: str) -> Item:
     """An item of a paper that is quick to try."""
     items = find_items([paper])
-    return next((i for i in items if not i.demo and all(map(is_here, data_of(i)))), items[0])
+    return next((i for i in items if not i.demo and all(map(is_here, _data(i)))), items[0])
 
 
 @pytest.mark.parametrize("paper", sorted({name.split(".")[0] for name in EXPECTED}))

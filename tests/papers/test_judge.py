@@ -58,9 +58,15 @@ def test_every_pair_must_hold(words: list[str], word: str) -> None:
     assert together(words) == word
 
 
-def _found(tmp_path: Path, numbers: dict[tuple[str, str, int], tuple[float, float]], claims: list[Claim]) -> ItemFound:
+def _found(
+    tmp_path: Path,
+    numbers: dict[tuple[str, str, int], tuple[float, float]],
+    claims: list[Claim],
+    findings: dict[str, object] | None = None,
+) -> ItemFound:
     given = item(room(tmp_path / "recipes"))
-    judged = Item.model_validate({**given.model_dump(), "claims": [c.model_dump() for c in claims], "findings": {}})
+    own = {"claims": [c.model_dump() for c in claims], "findings": findings or {}}
+    judged = Item.model_validate({**given.model_dump(), **own})
     store, cells = Store(tmp_path / "results"), cells_of(judged, "cpu", seeds=3)
     fill(store, cells, numbers)
     return ItemFound.of(judged, "cpu", cells, store)
@@ -107,6 +113,26 @@ def test_a_claim_of_several_pairs_says_how_many_speak_for_it_and_which_is_the_we
     assert said[0] == f"**does not hold** (S), {against} over 3 seeds"
     weakest = "the weakest, alpha 9 / FedPer / PA against 40, +5.10 [+4.85, +5.35] over 3 seeds"
     assert said[1] == f"**holds** (S), both pairs for it; {weakest}"
+
+
+@pytest.mark.parametrize(
+    ("finding", "numbers", "told"),
+    [
+        ("Tried.", (0.4, 0.41, 0.42), "Tried."),
+        ({"cpu": "Tried small.", "paper": "Tried long."}, (0.4, 0.41, 0.42), "Tried small."),
+        ({"paper": "Tried long."}, (0.4, 0.41, 0.42), ""),
+        ("Tried.", (0.4, 0.5, 0.6), "Tried."),  # undecided
+        ("Tried.", (0.7, 0.71, 0.72), ""),  # it holds
+        ("Tried.", (), ""),
+    ],
+)
+def test_a_finding_stands_beside_what_does_not_hold_at_its_scale(
+    tmp_path: Path, finding: object, numbers: tuple[float, ...], told: str
+) -> None:
+    measured = {(A, "FedPer", seed): (value, value) for seed, value in enumerate(numbers)}
+    claim = Claim(says="above", row=("FedPer",), above=50.0, column="PA", panels=(A,))
+    found = _found(tmp_path, measured, [claim], {"above": finding})
+    assert found.finding(found.verdicts[0]) == told
 
 
 def test_only_seeds_that_both_have_are_paired(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from tiny_paper import TINY, item, room
 from polyfed.measure.watch import Silent
 from polyfed.papers.cell import cells_of
 from polyfed.papers.reproduce import Wish, reproduce
+from polyfed.papers.sources import sources_of
 from polyfed.papers.store import Store
 
 PARTS = TINY.replace(
@@ -59,3 +60,12 @@ def test_the_number_of_clusters_after_the_last_round_is_kept(folder: Path, row: 
     assert bool(arrays) == made
     clusters = np.load(arrays[-1]).reshape(3, -1)[:, -1] if made else None
     assert stored.last("clusters") == (None if clusters is None else len(set(clusters.tolist())))
+
+
+def test_clusters_are_kept_where_everybody_has_one(folder: Path) -> None:
+    cells = {cell.row: cell for cell in cells_of(item(folder / "recipes"), "cpu", 1, "alpha 1")}
+    store = Store.open(folder / "store")
+    kept = {row: store.by_identity[cell.identity, sources_of(cell)][0].kept for row, cell in cells.items()}
+    assert len(kept["K-Cluster"]["clusters"]) == 3
+    assert set(kept["K-Cluster"]["clusters"]) <= {0, 1}
+    assert kept["FedPer"] == {}

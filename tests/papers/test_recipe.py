@@ -103,6 +103,7 @@ def test_where_data_lie_and_how_often_is_saved_makes_no_other_experiment(tmp_pat
         ('panels: ["alpha 1"]', 'panels: ["alpha 2"]', "names 'alpha 2'"),
         ("misprints:", "misprint:", "unknown key 'tiny.table1.misprint'"),
         ('{"FedPer is best": "N', '{"FedPer is bst": "N', "findings names 'FedPer is bst'"),
+        ('"Nothing was tried."}', "{bpu: Nothing}}", "findings names 'bpu'; did you mean 'cpu'"),
         ("demo: tail", "note: nothing", "either rows or a demo"),
         ("reads: {GA:", "reads: {AG:", "a row's reads names 'AG'"),
         ("  columns: {GA", '  averages: {both: ["alpha 3"]}\n  columns: {GA', "averages names 'alpha 3'"),

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny_paper import TINY, item, room, stored
 
@@ -10,7 +11,7 @@ from polyfed.errors import DataError
 from polyfed.papers import sources
 from polyfed.papers.cell import cells_of
 from polyfed.papers.found import ItemFound
-from polyfed.papers.store import Store, _thinned, _thirds, read_cell
+from polyfed.papers.store import Store, _four, _thinned, _thirds, read_cell
 
 
 def test_a_cell_is_read_back_as_it_was_put(tmp_path: Path) -> None:
@@ -107,6 +108,24 @@ def test_sources_of_a_method_are_its_own(monkeypatch: pytest.MonkeyPatch, tmp_pa
     for module in (f"polyfed.{name}" for name in everywhere):
         assert all(changed(module).values()), module
     assert not any(changed("polyfed.report.page").values())
+
+
+def test_sources_of_a_demo_are_what_computes_it_and_what_its_experiments_choose(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    paced = TINY.replace("  demo: tail\n", "  demo: progress\n").replace("factor: 10.0", "experiment: {method: fedper}")
+    figure = item(room(tmp_path, paced.replace("factor: 100.0", "experiment: {method: ditto}")), "figure1")
+    named = {cell.panel: sources._reached(sources._named_by(cell)) for cell in cells_of(figure, "cpu")}
+    assert "polyfed.methods.fedper" in named["IF 10"] - named["IF 100"]
+    assert "polyfed.methods.ditto" in named["IF 100"] - named["IF 10"]
+    both = named["IF 10"] & named["IF 100"]
+    assert {"polyfed.papers.demos.pace", "polyfed.parts.fit", "polyfed.models.plain"} <= both
+    assert "polyfed.papers.demos.mupfl_pictures" not in both  # a picture changes no number
+
+
+def test_arrays_of_a_demo_have_four_digits() -> None:
+    values = np.array([[123.456, 12.3456], [0.000123456, -1.0]])
+    assert _four(values).tolist() == [[123.5, 12.35], [0.0001, -1.0]]
 
 
 def test_words_in_a_source_change_nothing() -> None:

@@ -13,7 +13,7 @@ from polyfed.papers.left import Left, spoken
 from polyfed.papers.page import results_page
 from polyfed.papers.recipe import Item
 from polyfed.papers.store import Store
-from polyfed.papers.times import Times
+from polyfed.papers.times import Times, _kin, parts_left
 from polyfed.papers.verify import stored_files
 
 Place = tuple[str, str, int]
@@ -59,12 +59,44 @@ def test_a_stale_cell_tells_where_its_experiment_is_still_todays(tmp_path: Path)
     assert times.minutes(cells["alpha 1", "FedAvg", 0]) is None
 
 
-def test_a_demo_is_told_by_its_own_cells_alone(tmp_path: Path) -> None:
-    recipes = room(tmp_path / "recipes")
-    figure = item(recipes, "figure1")
+PACED = """
+figure2:
+  title: "Accuracy by round"
+  place: "Figure 2"
+  demo: progress
+  keys:
+    experiment:
+      data: {name: digits, limit: 12}
+      model: {name: mlp, width: 0.05}
+      split: {clients: 4}
+      participation: 0.5
+      rounds: 4
+      eval: {every: 2}
+  scales: {cpu: {seeds: 1}}
+  panels:
+    "digits: FedAvg": {keys: {experiment.method: {name: fedavg}}}
+    "digits: FedAvg+local": {keys: {experiment.method: {name: fedavg-ft, epochs: 1}}}
+"""
+
+
+def test_a_demo_is_told_by_its_own_cells_then_by_another_method_then_by_what_it_trains(tmp_path: Path) -> None:
+    """After full personalisation at every second round, when half of all take part in one, a run is twice as long."""
+    figure = item(room(tmp_path / "recipes", TINY + PACED), "figure2")
+    plain, tuned = cells_of(figure, "cpu")
+    calibration = Calibration(tmp_path / "times.json")
+    alone = calibration.minutes(plain, measure=True)
+    assert alone
+    assert calibration.minutes(tuned) == pytest.approx(2 * alone)
+    times, _ = _times(tmp_path, figure, {("digits: FedAvg", "demo", 0): 5.0})
+    assert times.minutes(plain) == 5.0
+    assert times.minutes(tuned) == 5.0
+    assert Times(Calibration(tmp_path / "nothing.json")).minutes(tuned) is None
+
+
+def test_a_demo_that_trains_nothing_takes_no_time(tmp_path: Path) -> None:
+    figure = item(room(tmp_path / "recipes"), "figure1")
     times, cells = _times(tmp_path, figure, {("IF 10", "demo", 0): 5.0})
-    assert times.minutes(cells["IF 100", "demo", 0]) == 5.0
-    assert _times(tmp_path / "none", figure, {})[0].minutes(cells["IF 100", "demo", 0]) is None
+    assert (times.minutes(cells["IF 10", "demo", 0]), times.minutes(cells["IF 100", "demo", 0])) == (5.0, 0.0)
 
 
 def test_a_page_takes_times_from_the_store_and_never_from_this_machine(
@@ -92,6 +124,38 @@ def test_a_calibration_in_a_store_is_no_cell_of_it(tmp_path: Path) -> None:
     root, files = stored_files(tmp_path / "results")
     assert root == tmp_path / "results"
     assert [file.name for file in files] == ["fedavg-s0.json"]
+
+
+NAMES = ("A, one", "A, two", "B, one", "B, two")
+LONG = dict(zip(NAMES, (1.0, 2.0, 30.0, 200.0), strict=True))
+
+
+def _four(tmp_path: Path, panels: tuple[str, ...] = NAMES) -> list[PaperCell]:
+    """A cell in each of four panels of two data sets."""
+    given = item(room(tmp_path / "recipes"), "table2")
+    named = {name: {"keys": {"split.alpha": place + 1.0}} for place, name in enumerate(panels)}
+    return cells_of(Item.model_validate({**given.model_dump(), "panels": named}), "cpu", seeds=1)
+
+
+def _told(cells: list[PaperCell], minutes: dict[str, float], tmp_path: Path) -> list[tuple[str, int, float]]:
+    times = Times(Calibration(tmp_path / "nothing.json"))
+    times.taken = {key: [minutes[c.panel]] for c in cells if c.panel in minutes for key in _kin(c)}
+    return [(part.only, part.cells, part.minutes) for part in parts_left(cells, times)]
+
+
+def test_one_sum_is_told_unless_it_hides_that_parts_differ_greatly(tmp_path: Path) -> None:
+    cells = _four(tmp_path)
+    assert _told(cells, dict.fromkeys(NAMES, 5.0), tmp_path) == [("", 4, 20.0)]
+    assert _told(cells, LONG, tmp_path) == [("A,", 2, 3.0), ("B, one", 1, 30.0), ("B, two", 1, 200.0)]
+    assert _told(cells, {"A, one": 90.0, "A, two": 90.0}, tmp_path) == [("A,", 2, 180.0), ("B,", 2, 0.0)]
+    assert _told(cells, {"A, one": 1.0, "A, two": 9.0}, tmp_path) == [("", 4, 10.0)]  # no matter: it is soon done
+    assert _told(cells, {}, tmp_path) == [("", 4, 0.0)]
+    assert _told([], {}, tmp_path) == []
+
+
+def test_parts_that_a_command_could_not_tell_apart_stay_together(tmp_path: Path) -> None:
+    cells = _four(tmp_path, ("IF 1", "IF 10"))
+    assert _told(cells, {"IF 1": 1.0, "IF 10": 299.0}, tmp_path) == [("", 2, 300.0)]
 
 
 @pytest.mark.parametrize(

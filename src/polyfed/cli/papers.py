@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,6 +13,7 @@ from polyfed.cli.common import Json, Quiet, print_value, say
 from polyfed.errors import RunFailed, UsageError
 
 if TYPE_CHECKING:
+    from polyfed.papers.cell import PaperCell
     from polyfed.papers.found import ItemFound
     from polyfed.papers.recipe import Item
     from polyfed.papers.reproduce import Wish
@@ -25,7 +27,7 @@ StorePath = Annotated[
 
 def reproduce(
     names: Annotated[list[str] | None, typer.Argument(metavar="[PAPER|PAPER.ITEM ...]", show_default=False)] = None,
-    scale: Annotated[str, typer.Option(help="cpu or paper.")] = "cpu",
+    scale: Annotated[str | None, typer.Option(help="cpu, which is also what is run without it, or paper.")] = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds; by default the recipe's.", min=1)] = None,
     only: Annotated[str, typer.Option("--only", help="Only panels with this text in their names; A|B: either.")] = "",
     rows: Annotated[str, typer.Option("--rows", help="Only rows with this text in their names; A|B: either.")] = "",
@@ -34,6 +36,9 @@ def reproduce(
     everything: Annotated[bool, typer.Option("--all", help="Run a whole paper, however long that takes.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Where its runs are; they go on there.")] = None,
     store: StorePath = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Run nothing; list what would be run, panel by panel, and how long it takes.")
+    ] = False,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="List (or with --write-docs write), with times that are measured now.")
     ] = False,
@@ -55,13 +60,21 @@ def reproduce(
     if write_docs is not None:
         _write_page(write_docs, kept, calibrate, as_json)
         return
-    if not names or calibrate:
-        _list(names or [], kept, calibrate, as_json)
-        return
     from polyfed.papers.reproduce import Wish
 
-    wish = Wish(scale, seeds, only, rows, minutes, who={"jobs": _jobs(jobs)})
-    _run(names, wish, kept, folder, as_json, quiet, everything or minutes is not None)
+    wish = Wish(_scale(scale), seeds, only, rows, minutes, who={"jobs": _jobs(jobs)})
+    if not names or listed or calibrate:
+        _list(names or [], wish, scale, kept, calibrate, as_json)
+    else:
+        _run(names, wish, kept, folder, as_json, quiet, everything or minutes is not None)
+
+
+def _scale(scale: str | None) -> str:
+    from polyfed.papers.recipe import SCALES
+
+    if scale not in (None, *SCALES):
+        raise UsageError(f"--scale is {' or '.join(SCALES)} (got '{scale}')")
+    return scale or "cpu"
 
 
 def _write_page(file: Path, store: "Store", calibrate: bool, as_json: bool) -> None:
@@ -84,32 +97,48 @@ def store_path(given: Path | None, out: Path) -> Path:
     return here if here.is_dir() else out / "results"
 
 
-def _list(names: list[str], store: "Store", calibrate: bool, as_json: bool) -> None:
+def _list(
+    names: Sequence[str], wish: "Wish", scale: str | None, store: "Store", calibrate: bool, as_json: bool
+) -> None:
+    """What there is of these names, at both scales where none is given; panel by panel where something is named."""
     from polyfed.papers import listing
     from polyfed.papers.calibrate import Calibration
     from polyfed.papers.recipe import find_items
 
-    listed = listing.entries(find_items(names), store, Calibration.here(), calibrate)
-    print_value(listing.as_json(listed), as_json, lambda: listing.as_text(listed))
+    def asked(item: "Item", at: str) -> "list[PaperCell]":
+        return replace(wish, scale=at).cells(item) if scale in (None, at) else []
+
+    items = find_items(names)
+    found = listing.entries(items, store, Calibration.here(), calibrate, asked)
+    if not found:
+        raise UsageError(_nothing(names, wish))
+    print_value(listing.as_json(found), as_json, lambda: listing.as_text(found, panels=bool(names)))
+
+
+def _nothing(names: Sequence[str], wish: "Wish") -> str:
+    """What was asked for, where there is none of it."""
+    given = {"--only": wish.only, "--rows": wish.rows}
+    asked = [f"{what} '{text}'" for what, text in given.items() if text]
+    of = ", ".join(names) or "the papers"
+    if not asked:
+        return f"nothing of {of} has the scale '{wish.scale}'"
+    return f"nothing of {of} has the text of {' and '.join(asked)} in its names"
 
 
 def _run(
     names: Sequence[str], wish: "Wish", store: "Store", folder: Path, as_json: bool, quiet: bool, whole: bool
 ) -> None:
     from polyfed.papers.calibrate import Calibration
-    from polyfed.papers.recipe import SCALES, find_items, papers
+    from polyfed.papers.recipe import find_items, papers
     from polyfed.papers.reproduce import reproduce as run_items
-    from polyfed.papers.times import Times
+    from polyfed.papers.times import Times, parts_left
     from polyfed.report.progress import watching
 
-    if wish.scale not in SCALES:
-        raise UsageError(f"--scale is {' or '.join(SCALES)} (got '{wish.scale}')")
     chosen = [item for item in find_items(names) if wish.scale in item.scales]
     if not chosen:
         raise UsageError(f"nothing of {', '.join(names)} has the scale '{wish.scale}'")
     if not any(wish.cells(item) for item in chosen):
-        asked = [f"{what} '{text}'" for what, text in (("--only", wish.only), ("--rows", wish.rows)) if text]
-        raise UsageError(f"nothing of {', '.join(names)} has the text of {' and '.join(asked)} in its names")
+        raise UsageError(_nothing(names, wish))
     if not whole and any(name in papers() for name in names):
         _refuse_unless_done(names, chosen, wish, store)
     os.nice(max(0, NICENESS - os.nice(0)))
@@ -117,7 +146,7 @@ def _run(
         results = run_items(chosen, wish, store, folder, watch)
     written = _write(results, store, folder)
     times = Times.of(results, Calibration.here())
-    text = "\n".join(found.markdown(times.left(found.missing)) for found in results)
+    text = "\n".join(found.markdown(parts_left(found.missing, times)) for found in results)
     print_value([found.as_json() for found in results], as_json, lambda: text + "\n" + "\n".join(written))
     failed = {name: error for found in results for name, error in found.failures.items()}
     if failed:
@@ -161,7 +190,7 @@ def _write(results: "Sequence[ItemFound]", store: "Store", folder: Path) -> list
     from polyfed.errors import DataError
     from polyfed.files import write_file
     from polyfed.papers.drawings import picture
-    from polyfed.papers.page import html_page
+    from polyfed.papers.paper_page import html_page
 
     folder.mkdir(parents=True, exist_ok=True)
     said = [f"store: {store.path}"]

@@ -5,8 +5,7 @@ from typing import Any
 
 from polyfed.config import registry_of
 from polyfed.errors import PolyfedError
-from polyfed.papers.cell import PaperCell, cells_of
-from polyfed.papers.recipe import Item
+from polyfed.papers.cell import PaperCell
 
 ALWAYS_HERE = ("digits", "arrays")
 
@@ -36,9 +35,8 @@ def data_names(cell: PaperCell) -> list[str]:
     return [str(cell.tree.get("data", {"name": "digits"})["name"])]
 
 
-def data_of(item: Item) -> list[str]:
-    """The data sets an item needs."""
-    cells = [cell for scale in item.scales for cell in cells_of(item, scale, seeds=1)]
+def data_of(cells: Sequence[PaperCell]) -> list[str]:
+    """The data sets that some cells need."""
     return list(dict.fromkeys(name for cell in cells for name in data_names(cell)))
 
 

@@ -60,15 +60,14 @@ class Calibration:
             return {}, {}
 
     def minutes(self, cell: PaperCell, measure: bool = False) -> float | None:
-        """What a cell takes on one core; None for a demo, for data that are not here, and before it was measured."""
-        if cell.item.demo:
-            return None
-        config = cell.config
+        """What a cell takes on one core; None where its data are not here, and before it was measured."""
+        each = [times and self._minutes(config, times, measure) for config, times in cell.trained]
+        return None if None in each else sum(minutes for minutes in each if minutes is not None)
+
+    def _minutes(self, config: Config, times: float, measure: bool) -> float | None:
         sizes = self._get(_sizes_key(config), measure, lambda: _sizes(config))
         step = self._get(_step_key(config), measure, lambda: _seconds_per_sample(config))
-        if sizes is None or step is None:
-            return None
-        return _work(config, sizes) * step / 60
+        return None if sizes is None or step is None else times * _work(config, sizes) * step / 60
 
     def _get(self, key: str, measure: bool, how: Callable[[], Any]) -> Any:
         if key not in self.known and measure:
@@ -120,9 +119,12 @@ def _sizes(config: Config) -> list[int]:
 def _work(config: Config, sizes: list[int]) -> float:
     """Samples that are trained on in a run, with those that are only looked at counted by what they cost."""
     train, local, everybody = sizes
-    trained = config.rounds * config.participation * train * config.train.epochs
+    clients = config.split.clients or 20
+    least = clients * config.train.min_steps * config.train.batch
+    trained = config.rounds * config.participation * max(train * config.train.epochs, least)
+    apart = clients if config.eval.classes is True else 0  # every client answers the global test, too
     evaluations = -(-config.rounds // config.eval.every)
-    return trained + FORWARD * evaluations * (2 * local + everybody)
+    return trained + FORWARD * evaluations * (2 * local + (1 + apart) * everybody)
 
 
 def _seconds_per_sample(config: Config) -> float:

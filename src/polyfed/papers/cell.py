@@ -11,6 +11,7 @@ from typing import Any
 from polyfed.comparison.grid import experiment
 from polyfed.config import Config, Tree, make_config, merge, unflatten
 from polyfed.errors import UsageError
+from polyfed.papers.demos import demo_of
 from polyfed.papers.recipe import Item
 
 EVALUATED = {"eval.ga": "all"}  # results are judged on the last third of evaluations, so all take the whole test set
@@ -73,6 +74,14 @@ class PaperCell:
             return make_config(*self.layers, {"seed": self.seed})
         except UsageError as error:
             raise UsageError(f"{self.name}: {error}") from None
+
+    @cached_property
+    def trained(self) -> list[tuple[Config, float]]:
+        """The experiments that it trains, each with how many times over: its own, or those of its demo."""
+        if not self.item.demo:
+            return [(self.config, 1.0)]
+        keys = demo_of(self.item.demo).checked(self.tree)
+        return [(make_config(tree), times) for tree, times in keys.trains()]
 
     @cached_property
     def identity(self) -> str:

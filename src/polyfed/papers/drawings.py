@@ -3,10 +3,12 @@
 A kind of `polyfed figure` (holdings, clusters, ...) needs the runs themselves, and is drawn where they still lie.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +19,21 @@ from polyfed.papers.demos import Drawn, Shown, demo_of
 from polyfed.papers.found import ItemFound
 from polyfed.papers.image import Picture, as_csv
 from polyfed.papers.several import lines_of
-from polyfed.report.charts import COUNT, NUMBER, PERCENT, POINTS, Axis, Bars, Chart, Dots, Histogram, Line, Mark, Panel
+from polyfed.report.charts import (
+    COUNT,
+    NUMBER,
+    PERCENT,
+    POINTS,
+    Axis,
+    Bars,
+    Chart,
+    Dots,
+    Histogram,
+    Line,
+    Mark,
+    Panel,
+    Tiles,
+)
 from polyfed.report.kinds import KINDS
 from polyfed.report.kinds import draw as draw_runs
 from polyfed.report.runs import Selection, select
@@ -69,7 +85,7 @@ def chart_of(found: ItemFound, runs: Path | None = None) -> Chart:
 
 def _runs_of(found: ItemFound, runs: Path | None) -> Path | None:
     """The folder of an item's runs, or of an item that has run the same cells: `options: {runs: NAME}` names it."""
-    other = found.item.figure.options.get("runs") if found.item.figure else None
+    other = _options(found).get("runs")
     if runs is None or other is None or is_comparison(runs):
         return runs
     return runs.parent / f"{found.item.paper}.{other}-{found.scale}"
@@ -92,16 +108,16 @@ def curves(found: ItemFound) -> list[Panel]:
 
     `options: {columns: [NAME, ...]}` draws several columns, one after the other.
     """
-    named = found.item.figure.options.get("columns") if found.item.figure else None
+    columns = _options(found).get("columns") or [_column(found)]
     x = Axis("round", "round", COUNT)
     return [
         Panel(
-            _title(found, panel),
+            _title(found, panel) or (column if len(columns) > 1 else ""),
             x,
             _axis(found, column),
             [mark for row in _rows(found) for mark in _curve(found, panel, row, column)],
         )
-        for column in named or [_column(found)]
+        for column in columns
         for panel in _panels(found)
     ]
 
@@ -121,11 +137,16 @@ def _curve(found: ItemFound, panel: str, row: str, column: str) -> list[Mark]:
 
 
 def lines(found: ItemFound) -> list[Panel]:
-    """A column against a number of the setting: `options: {at: {NAME: number}}` places panels, or rows."""
-    at: Mapping[str, float] = found.item.figure.options.get("at", {}) if found.item.figure else {}
+    """A column against a number of the setting: `options: {at: {NAME: number}}` places panels, or rows.
+
+    With `even: true` the places are one beside the other, whatever their numbers.
+    """
+    at: Mapping[str, float] = _options(found).get("at", {})
     column = _column(found)
     over_panels = any(name in found.item.panels for name in at)
     at = {name: x for name, x in at.items() if name in (found.item.panels if over_panels else found.item.rows)}
+    names = [f"{x:g}" for x in sorted(at.values())] if _options(found).get("even") else None
+    at = {name: sorted(at.values()).index(x) if names else x for name, x in at.items()}
     label = (found.item.figure.x if found.item.figure else "") or "setting"
     marks = []
     for tint, series in enumerate(_rows(found) if over_panels else _panels(found)):
@@ -135,7 +156,7 @@ def lines(found: ItemFound) -> list[Panel]:
         if there:
             means, spreads = [fmean(v) for v in there.values()], [_spread(v) for v in there.values()]
             marks.append(Line(series, tint, list(there), means, spreads, [len(v) for v in there.values()]))
-    return [Panel("", Axis(label, label), _axis(found, column), marks)]
+    return [Panel("", Axis(label, label, names=names), _axis(found, column), marks)]
 
 
 def bars(found: ItemFound) -> list[Panel]:
@@ -161,7 +182,8 @@ def bars(found: ItemFound) -> list[Panel]:
 def scatter(found: ItemFound) -> list[Panel]:
     """One column against another: a point for each row, the mean over settings and seeds.
 
-    Where the figure names panels or averages, each has a drawing of its own.
+    Where the figure names panels or averages, each has a drawing of its own. With `split: ", "` a row `POINT, SERIES`
+    has the name of its point beside it, and the look of its series.
     """
     figure = found.item.figure
     x, y = (figure.x if figure else ""), (figure.y if figure else "")
@@ -186,7 +208,17 @@ def _dot(found: ItemFound, panels: Sequence[str], row: str, columns: tuple[str, 
     if not all(both):
         return []
     x, y = (fmean(_fractions(found, c, v)) for c, v in zip(columns, both, strict=True))
-    return [Dots(row, _tint(found, row), [x], [y], [row], beside=True)]
+    split = _options(found).get("split")
+    if not split:
+        return [Dots(row, _tint(found, row), [x], [y], [row], beside=True)]
+    groups = list(dict.fromkeys(_group(name, split) for name in found.item.rows))
+    group = _group(row, split)
+    return [Dots(group, groups.index(group), [x], [y], [row.partition(split)[0]], beside=True)]
+
+
+def _group(row: str, split: str) -> str:
+    point, _, series = row.partition(split)
+    return series or point
 
 
 def histogram(found: ItemFound) -> list[Panel]:
@@ -194,25 +226,35 @@ def histogram(found: ItemFound) -> list[Panel]:
 
     It needs `options: {better: ROW, than: ROW, keeps: [clients]}`.
     """
-    options = found.item.figure.options if found.item.figure else {}
-    made = []
+    options, made = _options(found), []
     for panel in _panels(found):
         changes: list[float] = []
+        seeds = 0
         by_place = {(cell.row, cell.seed): stored for cell, stored in found.current.items() if cell.panel == panel}
         for (row, seed), ours in by_place.items():
             theirs = by_place.get((str(options.get("than")), seed))
             if row == options.get("better") and theirs is not None:
                 pairs = zip(ours.kept.get("clients", []), theirs.kept.get("clients", []), strict=False)
                 changes += [a - b for a, b in pairs if a is not None and b is not None]
+                seeds += 1
         if changes:
-            edges = np.histogram_bin_edges(changes, BINS).tolist()
+            edges = _edges(changes)
             names = [str(place) for place in range(len(changes))]
             mark = Histogram(str(options["better"]), 0, changes, names, edges)
             worse = sum(change < 0 for change in changes)
             x = Axis(f"accuracy of {options['better']} less that of {options['than']}, points", "change", POINTS)
-            note = f"{worse} of {len(changes)} clients are worse off"
-            made.append(Panel(_title(found, panel), x, Axis("clients", "clients", COUNT), [mark], note, rule=0.0))
+            of = f" of {seeds} seeds" if seeds > 1 else ""
+            note = f"{worse} of {len(changes)} clients{of} are worse off"
+            y = Axis(f"clients{of}", "clients", COUNT)
+            made.append(Panel(_title(found, panel), x, y, [mark], note, rule=0.0))
     return made
+
+
+def _edges(values: Sequence[float]) -> list[float]:
+    """About so many bins of one width, one of which begins at 0."""
+    width = (max(values) - min(values)) / BINS or 1.0
+    first, last = math.floor(min(values) / width), math.floor(max(values) / width) + 1
+    return [place * width for place in range(first, last + 1)]
 
 
 def classes(found: ItemFound) -> list[Panel]:
@@ -234,6 +276,28 @@ def classes(found: ItemFound) -> list[Panel]:
     return made
 
 
+def clusters(found: ItemFound) -> list[Panel]:
+    """Which cluster each client is in at the end, a line for each row; `options: {keeps: [clusters]}`.
+
+    Of the first seed that is done.
+    """
+    made = []
+    for panel in _panels(found):
+        here = [(c, s.kept["clusters"]) for c, s in found.current.items() if c.panel == panel and "clusters" in s.kept]
+        first = min((cell.seed for cell, _ in here), default=0)
+        placed = {cell.row: labels for cell, labels in here if cell.seed == first}
+        rows = [row for row in _rows(found) if row in placed]
+        if rows:
+            values = np.full((len(rows), max(map(len, placed.values()))), np.nan)
+            for line, row in enumerate(rows):
+                values[line, : len(placed[row])] = [np.nan if label is None else label for label in placed[row]]
+            names = [f"{row} ({len(set(placed[row]) - {None})})" for row in rows]
+            x = Axis("client", "client", names=[str(client + 1) for client in range(values.shape[1])])
+            y = Axis("method (how many clusters)", "method", names=names)
+            made.append(Panel(_title(found, panel), x, y, [Tiles("", 0, values, "cluster", groups=True)]))
+    return made
+
+
 DRAWINGS: Mapping[str, Callable[[ItemFound], list[Panel]]] = {
     "curves": curves,
     "lines": lines,
@@ -242,6 +306,7 @@ DRAWINGS: Mapping[str, Callable[[ItemFound], list[Panel]]] = {
     "scatter": scatter,
     "histogram": histogram,
     "class-recalls": classes,
+    "last-clusters": clusters,
 }
 
 
@@ -256,9 +321,14 @@ def _column(found: ItemFound) -> str:
     return column
 
 
+def _options(found: ItemFound) -> Mapping[str, Any]:
+    return found.item.figure.options if found.item.figure else {}
+
+
 def _panels(found: ItemFound) -> list[str]:
+    """Those that its figure names, in that order, or all."""
     chosen = found.item.figure.panels if found.item.figure else ()
-    return [panel for panel in (found.item.shown if chosen else found.item.panels) if not chosen or panel in chosen]
+    return [panel for panel in chosen if panel in found.item.shown] or list(found.item.panels)
 
 
 def _rows(found: ItemFound) -> list[str]:

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, ClassVar
 
 from polyfed.errors import PolyfedError
 from polyfed.measure.metrics import none_if_nan
 from polyfed.papers.cell import PaperCell
-from polyfed.papers.judge import Verdict, judge
+from polyfed.papers.judge import FAILS, UNDECIDED, Interval, Verdict, judge
 from polyfed.papers.left import Left, spoken
 from polyfed.papers.recipe import ALL, Item, Spot
 from polyfed.papers.store import Store, StoredCell
@@ -28,10 +28,26 @@ class Line:
     end: Mapping[int, float]
     printed: float | None
 
+    HEAD: ClassVar = ("panel", "row", "column", "last third", "end", "printed", "difference")
+    WORDS: ClassVar = 3  # the first of these, which are no numbers
+
     @property
     def difference(self) -> float | None:
         """Ours at the end, which is what papers print, less the printed number."""
         return fmean(self.end.values()) - self.printed if self.end and self.printed is not None else None
+
+    def texts(self) -> list[str]:
+        """Its words and numbers for people."""
+        difference = self.difference
+        return [
+            "" if self.panel == ALL else self.panel,
+            f"{self.row} (control)" if self.control else self.row,
+            self.column,
+            mean_and_std(self.third),
+            mean_and_std(self.end),
+            "–" if self.printed is None else f"{self.printed:.2f}",
+            "–" if difference is None or math.isnan(difference) else f"{difference:+.2f}",
+        ]
 
 
 @dataclass
@@ -158,42 +174,51 @@ class ItemFound:
 
     # ---- in words
 
-    def command(self) -> str:
-        """What runs the rest."""
-        return f"polyfed reproduce {self.item.id} --scale {self.scale}"
+    def command(self, only: str = "") -> str:
+        """What runs the rest, or what of it has this text in the names of its panels."""
+        chosen = f' --only "{only}"' if only else ""
+        return f"polyfed reproduce {self.item.id} --scale {self.scale}{chosen}"
 
     def progress(self) -> str:
         """`12 of 30 cells, 2 stale`."""
         said = f"{len(self.current)} of {len(self.cells)} cells"
         return f"{said}, {len(self.stale)} stale" if self.stale else said
 
-    def markdown(self, left: Left | None = None, most: int | None = None) -> str:
-        """The item for people: its claims, then its table with at most so many columns."""
-        item, note = self.item, self.item.scales[self.scale].note
+    def markdown(self, rest: Sequence[Left] = (), most: int | None = None) -> str:
+        """The item for people: its claims, the parts that are not done, and a table of at most so many columns."""
+        item, note = self.item, self.item.scales[self.scale].note.strip().rstrip(".")
         took = f", {spoken(self.minutes)}" if self.current else ""
-        said = f"`{item.id}`, {self.scale} scale{f' ({note})' if note else ''}: {self.progress()}{took}."
+        smaller = f" ({note})" if note else ""
+        said = f"`{item.id}`, {self.scale} scale{smaller}: {self.progress()}{took}."
         lines = [*self._claims(), *(f"- Misprint: {told}" for told in item.misprints)]
         lines += [f"- {name} failed: {error}" for name, error in self.failures.items()]
-        lines += [f"- Not done: {self.rest(left)}"] if self.missing else []
+        lines += [f"- Not done: {said}" for said in self.left_undone(rest)]
         title = f"### {item.place} ({self.scale} scale): {item.title}"
         parts = [title, item.note.strip(), said, "\n".join(lines), self.table(most)]
         return "\n\n".join(filter(None, parts)) + "\n"
+
+    def finding(self, verdict: Verdict) -> str:
+        """What was found and tried where a claim does not hold or stays open, at this scale."""
+        told = self.item.findings.get(verdict.claim.says, "")
+        said = told if isinstance(told, str) else told.get(self.scale, "")
+        return said.strip() if verdict.word in (FAILS, UNDECIDED) else ""
 
     def _claims(self) -> list[str]:
         """A line for each claim, and beneath it what was found and tried; nothing is said twice."""
         made, told = [], set[str]()
         for verdict in self.verdicts:
-            finding = self.item.findings.get(verdict.claim.says, "")
+            finding = self.finding(verdict)
             made.append(f"- {verdict.claim.says}: {verdict.in_words()}{' (see above)' if finding in told else ''}")
             if finding and finding not in told:
                 made.append(f"    - {finding}")
                 told.add(finding)
         return made
 
-    def rest(self, left: Left | None = None) -> str:
-        """What is not done, how long that takes, and what does it."""
-        about = f", about {left.in_words(' of one core')}" if left is not None and left.known else ""
-        return f"{len(self.missing)} cells{about}: `{self.command()}`"
+    def left_undone(self, rest: Sequence[Left] = ()) -> list[str]:
+        """What is not done, how long that takes, and what does it; a line for each part."""
+        if not rest:
+            return [f"{len(self.missing)} cells: `{self.command()}`"] if self.missing else []
+        return [f"{part.cells} cells{part.about()}: `{self.command(part.only)}`" for part in rest]
 
     def table(self, most: int | None = None) -> str:
         """Ours over the last third and at the end, what is printed and the difference, in Markdown.
@@ -205,11 +230,11 @@ class ItemFound:
         lines = [line for line in self.lines if line.end and line.column in columns]
         if not lines:
             return ""
-        head = ["panel", "row", "column", "last third", "end", "printed", "difference"]
+        head = Line.HEAD
         several = {"panel": len(self.item.shown) > 1, "column": len(columns) > 1}
         shown = [name for name in head if several.get(name, True)]
-        rows = [dict(zip(head, _texts(line), strict=True)) for line in lines]
-        rule = ["---" if name in head[:3] else "---:" for name in shown]
+        rows = [dict(zip(head, [text.replace("|", r"\|") for text in line.texts()], strict=True)) for line in lines]
+        rule = ["---" if name in head[: Line.WORDS] else "---:" for name in shown]
         table = [shown, rule, *([row[name] for name in shown] for row in rows)]
         said = "\n".join(f"| {' | '.join(cells)} |" for cells in table)
         rest = len(names) - len(columns)
@@ -243,8 +268,15 @@ class ItemFound:
                     "expected": verdict.claim.expected,
                     "verdict": verdict.word,
                     "at_end": verdict.at_end,
+                    "finding": self.finding(verdict),
                     "pairs": [
-                        {"mean": none_if_nan(pair.third.mean), "seeds": pair.third.seeds} for pair in verdict.pairs
+                        {
+                            "ours": pair.ours,
+                            "theirs": pair.theirs,
+                            "third": _as_json(pair.third),
+                            "end": _as_json(pair.end),
+                        }
+                        for pair in verdict.pairs
                     ],
                 }
                 for verdict in self.verdicts
@@ -253,23 +285,15 @@ class ItemFound:
         }
 
 
+def _as_json(one: Interval) -> dict[str, Any]:
+    """An interval as plain data; one seed has a mean and no bounds."""
+    bounds = {"low": one.low, "high": one.high} if one.seeds > 1 else {}
+    return {"mean": none_if_nan(one.mean), **bounds, "seeds": one.seeds}
+
+
 def mean_and_std(values: Mapping[int, float]) -> str:
     """`87.9 ± 0.3`; one seed has no spread, and nothing is a dash."""
     if not values:
         return "–"
     spread = f" ± {stdev(values.values()):.2f}" if len(values) > 1 else ""
     return f"{fmean(values.values()):.2f}{spread}"
-
-
-def _texts(line: Line) -> list[str]:
-    row = f"{line.row} (control)" if line.control else line.row
-    difference = line.difference
-    return [
-        "" if line.panel == ALL else line.panel,
-        row.replace("|", r"\|"),
-        line.column,
-        mean_and_std(line.third),
-        mean_and_std(line.end),
-        "–" if line.printed is None else f"{line.printed:.2f}",
-        "–" if difference is None or math.isnan(difference) else f"{difference:+.2f}",
-    ]

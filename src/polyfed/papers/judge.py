@@ -66,6 +66,16 @@ class Pair:
     third: Interval
     end: Interval
 
+    def named(self) -> str:
+        """`DistFL against Credit (20 %, ACC)`."""
+        if isinstance(self.theirs, float):
+            return f"{' / '.join(name for name in self.ours if name != 'all')} against {self.theirs:g}"
+        both = list(zip(self.ours, self.theirs, strict=True))
+        ours, theirs = zip(*[(a, b) for a, b in both if a != b], strict=True)
+        same = [a for a, b in both if a == b and a != "all"]
+        where = f" ({', '.join(same)})" if same else ""
+        return f"{' / '.join(ours)} against {' / '.join(theirs)}{where}"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -91,7 +101,7 @@ class Verdict:
         parts = [said]
         if len(self.pairs) > 1:
             words = Counter(one.third.word(self.claim.within) for one in self.pairs)
-            parts.append(f"{_counted(words, len(self.pairs))}; the weakest, {_named(pair)}")
+            parts.append(f"{_counted(words, len(self.pairs))}; the weakest, {pair.named()}")
         parts.append(pair.third.in_words())
         if self.at_end != self.word:
             parts.append(f"by the last round alone: {self.at_end}")
@@ -107,16 +117,6 @@ def _counted(words: Mapping[str, int], pairs: int) -> str:
     if len(each) == 1:
         return f"{'both' if pairs == 2 else f'all {pairs}'} pairs {SAYS[each[0][0]]}"
     return f"of {pairs} pairs " + ", ".join(f"{count} {SAYS[word]}" for word, count in each)
-
-
-def _named(pair: Pair) -> str:
-    """`DistFL against Credit (20 %, ACC)`."""
-    if isinstance(pair.theirs, float):
-        return f"{' / '.join(name for name in pair.ours if name != 'all')} against {pair.theirs:g}"
-    ours, theirs = zip(*[(a, b) for a, b in zip(pair.ours, pair.theirs, strict=True) if a != b], strict=True)
-    same = [a for a, b in zip(pair.ours, pair.theirs, strict=True) if a == b and a != "all"]
-    where = f" ({', '.join(same)})" if same else ""
-    return f"{' / '.join(ours)} against {' / '.join(theirs)}{where}"
 
 
 def judge(item: Item, third: Numbers, end: Numbers, only_at_end: Callable[[Spot], bool]) -> list[Verdict]:

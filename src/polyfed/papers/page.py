@@ -1,22 +1,18 @@
-"""What a paper came to, from the store alone: one HTML page, and the page of results in the documentation."""
+"""What the papers came to: the page of results in the documentation, from the store alone."""
 
-import base64
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
-from polyfed.errors import DataError
-from polyfed.papers.calibrate import Calibration, at_once
-from polyfed.papers.drawings import picture
-from polyfed.papers.found import ItemFound, Line, mean_and_std
+from polyfed.papers.calibrate import Calibration
+from polyfed.papers.cell import PaperCell
+from polyfed.papers.found import ItemFound
 from polyfed.papers.judge import FAILS, HOLDS, UNDECIDED, UNMEASURED
-from polyfed.papers.left import spoken
+from polyfed.papers.left import Left
 from polyfed.papers.listing import found_of
-from polyfed.papers.recipe import ALL, find_items, papers
+from polyfed.papers.recipe import find_items, papers
 from polyfed.papers.store import Store
-from polyfed.papers.times import Times
-from polyfed.report.page import stylesheet
+from polyfed.papers.times import Times, parts_left
 
 TITLES = {"mupfl": "MuPFL", "fedcrc": "FedCRC", "map": "MAP", "ecl": "ECL", "distfl": "DistFL"}
 WORDS = (HOLDS, FAILS, UNDECIDED, UNMEASURED)
@@ -47,25 +43,27 @@ def results_page(store: Store, recipes: Path | None = None, measure: bool = Fals
 
     With `measure`, times that nothing tells are measured first and put into the store.
     """
-    every = {paper: _every(paper, store, recipes) for paper in papers(recipes)}
+    every = {paper: every_found(paper, store, recipes) for paper in papers(recipes)}
     times = Times.of((found for each in every.values() for found in each), Calibration.of_store(store.path, measure))
     if measure:
         for found in (found for each in every.values() for found in each):
             times.left(found.missing, measure)
     parts = [INTRODUCTION, _summary(every), _about_times(times)]
     for paper, founds in every.items():
-        parts += [f"## {_title(paper)}\n"]
+        parts += [f"## {title_of(paper)}\n"]
         parts += [_section_of(found, times) for found in founds if found.current]
         rest = [found for found in founds if not found.current]
-        parts += ["### Not done\n", _not_done(rest, times)] if rest else []
+        parts += ["### Not done\n", _not_done(rest, founds, times)] if rest else []
     return "\n".join(filter(None, parts)).rstrip() + "\n"
 
 
-def _every(paper: str, store: Store, recipes: Path | None) -> list[ItemFound]:
+def every_found(paper: str, store: Store, recipes: Path | None) -> list[ItemFound]:
+    """What a store has of a paper, item by item and scale by scale."""
     return [found for item in find_items([paper], recipes) for found in found_of(item, store)]
 
 
-def _title(paper: str) -> str:
+def title_of(paper: str) -> str:
+    """A paper's name as it is written."""
     return TITLES.get(paper, paper)
 
 
@@ -76,13 +74,13 @@ def _summary(every: dict[str, list[ItemFound]]) -> str:
         for found in founds:
             if found.current:
                 words = Counter(verdict.word for verdict in found.verdicts)
-                link = f"[{_title(paper)}, {found.item.place}](#{_anchor(found)})"
+                link = f"[{title_of(paper)}, {found.item.place}](#{_anchor(found)})"
                 counts = [str(words[word] or "") for word in WORDS]
                 rows.append([link, found.scale, found.progress().removesuffix(" cells"), *counts])
         rest = [found for found in founds if not found.current]
         if rest:
             cells = sum(len(found.cells) for found in rest)
-            rows.append([f"{_title(paper)}, {len(rest)} not done", "", f"0 of {cells}", "", "", "", ""])
+            rows.append([f"{title_of(paper)}, {len(rest)} not done", "", f"0 of {cells}", "", "", "", ""])
     return "## Summary\n\n" + _table(rows)
 
 
@@ -105,94 +103,29 @@ def _anchor(found: ItemFound) -> str:
 
 
 def _section_of(found: ItemFound, times: Times) -> str:
-    left = times.left(found.missing)
-    return f'<a id="{_anchor(found)}"></a>\n\n{found.markdown(left, MOST)}'
+    rest = parts_left(found.missing, times)
+    return f'<a id="{_anchor(found)}"></a>\n\n{found.markdown(rest, MOST)}'
 
 
-def _not_done(rest: Sequence[ItemFound], times: Times) -> str:
+def _not_done(rest: Sequence[ItemFound], every: Sequence[ItemFound], times: Times) -> str:
+    """A line for each part of what has no cell yet; runs that stand in an earlier table or figure count there."""
     rows = [["", "scale", "cells", "time of one core", "command"], ["---", "---", "---:", "---", "---"]]
     for found in rest:
-        stale = f" ({len(found.stale)} stale)" if found.stale else ""
-        time = times.left(found.missing).in_words()
-        rows.append([found.item.place, found.scale, f"{len(found.cells)}{stale}", time, f"`{found.command()}`"])
+        own, others = _own(found, every)
+        shared = f" and {len(found.missing) - len(own)} of {' and '.join(others)}" if others else ""
+        parts = parts_left(own, times) or [Left(0, 0, 0.0)]
+        for part in parts:
+            place, also = (found.item.place, shared) if part is parts[0] else ("", "")
+            cells = f"{part.cells or ''}{also}".removeprefix(" and ")
+            time = part.in_words() if part.cells else "nothing more"
+            rows.append([place, found.scale, cells, time, f"`{found.command(part.only)}`"])
     return _table(rows)
 
 
-# ---- HTML
-
-
-def html_page(paper: str, store: Store, out: Path, recipes: Path | None = None) -> str:
-    """Everything about a paper on one page, with pictures in it; `out` is where its runs may lie."""
-    every = _every(paper, store, recipes)
-    times = Times.of(every, Calibration.here())
-    body = "\n".join(_section(found, out, times) for found in every)
-    title = f"{escape(_title(paper))}: tables and figures, printed and ours"
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f"<title>{title}</title><style>{stylesheet()}</style></head><body><main><h1>{title}</h1>\n{body}\n"
-        "</main></body></html>\n"
-    )
-
-
-def _section(found: ItemFound, out: Path, times: Times) -> str:
-    item, scale = found.item, found.item.scales[found.scale]
-    parts = [f'<section id="{escape(item.name)}-{found.scale}">']
-    parts += [f"<h2>{escape(item.place)}: {escape(item.title)}</h2>"]
-    parts += [f"<p>{escape(item.note)}</p>" if item.note else ""]
-    note = f" ({escape(scale.note)})" if scale.note else ""
-    parts += [f"<p><code>{escape(item.id)}</code>, scale {found.scale}{note}: {found.progress()}.</p>"]
-    parts += [_picture(found, out), _html_table(found), _claims(found)]
-    parts += (
-        ["<ul>", *(f"<li>Misprint: {escape(said)}</li>" for said in item.misprints), "</ul>"] if item.misprints else []
-    )
-    if found.missing:
-        left = times.left(found.missing)
-        about = f", about {spoken(at_once(left.minutes))} on this machine" if left.known == left.cells else ""
-        parts += [f"<p>Not done: {len(found.missing)} cells{about}: <code>{escape(found.command())}</code></p>"]
-    return "\n".join([*filter(None, parts), "</section>"])
-
-
-def _picture(found: ItemFound, out: Path) -> str:
-    try:
-        made = picture(found, out / f"{found.item.id}-{found.scale}")
-    except DataError as error:
-        return f"<p>No picture: {escape(str(error))}.</p>"
-    if made is None:
-        return ""
-    data = base64.b64encode(made.png()).decode()
-    made.close()
-    return f'<figure><img alt="{escape(found.item.title)}" src="data:image/png;base64,{data}"></figure>'
-
-
-def _html_table(found: ItemFound) -> str:
-    if not any(line.end for line in found.lines):
-        return ""
-    head = ("panel", "row", "column", "last third", "end", "printed", "difference")
-    rows = "\n".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in _texts(line))}</tr>" for line in found.lines)
-    return f"<table><thead><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr></thead><tbody>{rows}</tbody></table>"
-
-
-def _texts(line: Line) -> list[str]:
-    return [
-        "" if line.panel == ALL else line.panel,
-        f"{line.row} (control)" if line.control else line.row,
-        line.column,
-        mean_and_std(line.third),
-        mean_and_std(line.end),
-        "–" if line.printed is None else f"{line.printed:.2f}",
-        "–" if line.difference is None else f"{line.difference:+.2f}",
-    ]
-
-
-def _claims(found: ItemFound) -> str:
-    if not found.verdicts:
-        return ""
-    lines = []
-    for verdict in found.verdicts:
-        finding = found.item.findings.get(verdict.claim.says)
-        end = f"; at the end {verdict.weakest.end.in_words()}" if verdict.weakest else ""
-        said = escape(verdict.in_words().replace("**", "") + end + (f". {finding}" if finding else ""))
-        lines.append(f"<li>{escape(verdict.claim.says)}: {said}</li>")
-    return f"<ul>{''.join(lines)}</ul>"
+def _own(found: ItemFound, every: Sequence[ItemFound]) -> tuple[list[PaperCell], list[str]]:
+    """The missing cells that no earlier item of the scale has too, and where the others stand."""
+    before = [other for other in every[: every.index(found)] if other.scale == found.scale]
+    places = {cell.identity: other.item.place for other in reversed(before) for cell in other.cells}
+    shared = {places[cell.identity] for cell in found.missing if cell.identity in places}
+    own = [cell for cell in found.missing if cell.identity not in places]
+    return own, [place for place in dict.fromkeys(other.item.place for other in before) if place in shared]

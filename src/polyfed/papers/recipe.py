@@ -145,7 +145,7 @@ class Item(Strict):
     rows: dict[str, Row] = {}
     printed: dict[str, dict[str, list[float | None]]] = {}
     claims: tuple[Claim, ...] = ()
-    findings: dict[str, str] = {}
+    findings: dict[str, str | dict[str, str]] = {}  # by claim; where scales differ, by scale
     misprints: tuple[str, ...] = ()
     figure: Figure | None = None
     demo: str = ""
@@ -218,6 +218,8 @@ class Item(Strict):
         for claim in self.claims:
             yield from self._strange_claim(claim)
         yield from self._strange("findings", self.findings, [claim.says for claim in self.claims])
+        by_scale = [found for found in self.findings.values() if isinstance(found, dict)]
+        yield from self._strange("findings", [scale for found in by_scale for scale in found], self.scales)
 
     def _strange_claim(self, claim: Claim) -> Iterator[str]:
         where = f"the claim '{claim.says}'"

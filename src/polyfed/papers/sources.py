@@ -27,11 +27,10 @@ def sources_of(cell: PaperCell) -> str:
 
 @cache
 def _named_by(cell: PaperCell) -> frozenset[str]:
-    """The modules that a cell names: those of its demo, or of all that its experiment chooses."""
-    if cell.item.demo:
-        demo = demo_of(cell.item.demo)
-        return frozenset({demo.function.__module__, *demo.uses, *ALWAYS})
-    return frozenset({*ALWAYS, *_modules(cell.config)})
+    """The modules that a cell names: those of all that its experiment chooses, and that of its demo."""
+    chosen = {name for config, _ in cell.trained for name in _modules(config)}
+    own = {demo_of(cell.item.demo).function.__module__} if cell.item.demo else set()
+    return frozenset({*ALWAYS, *chosen, *own})
 
 
 def _modules(config: Config) -> Iterator[str]:

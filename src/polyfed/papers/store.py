@@ -21,13 +21,14 @@ from polyfed.measure.stored import Stored
 from polyfed.papers.cell import PaperCell, digest
 from polyfed.papers.demos import Demo
 from polyfed.papers.sources import sources_of
+from polyfed.report.kinds.clusters import memberships
 from polyfed.report.runs import read, records
 
 DIGITS = 6
 MOST = 40  # evaluations that are kept of a run, counted from its end
 FIELDS = ("accuracy", "balanced", "miou", "worst10", "tail")
 WHOLE = ("threats", "oracle")  # parts of a summary that are kept as a whole
-KEPT = ("clients", "classes")  # what a figure may ask to be kept of a run
+KEPT = ("clients", "classes", "clusters")  # what a figure may ask to be kept of a run
 
 
 class StoredCell(Stored):
@@ -181,7 +182,7 @@ def from_run(cell: PaperCell, run: RunFolder) -> StoredCell:
 def from_demo(cell: PaperCell, found: Demo, minutes: float) -> StoredCell:
     """A finished demo as the store keeps it."""
     numbers = {row: {name: _short(value) for name, value in one.items()} for row, one in found.numbers.items()}
-    arrays = {name: np.round(np.asarray(array, dtype=float), 4).tolist() for name, array in found.arrays.items()}
+    arrays = {name: _four(np.asarray(array, dtype=float)).tolist() for name, array in found.arrays.items()}
     return StoredCell(
         **_place(cell),
         fingerprint=digest([without_clock(numbers), arrays]),
@@ -192,6 +193,12 @@ def from_demo(cell: PaperCell, found: Demo, minutes: float) -> StoredCell:
         arrays=arrays,
         minutes=round(minutes, 3),
     )
+
+
+def _four(values: np.ndarray) -> np.ndarray:
+    """Four digits of each value, and none beyond the fourth after the point."""
+    short = [float(f"{value:.4g}") for value in values.ravel().tolist()]
+    return np.round(np.array(short).reshape(values.shape), 4)
 
 
 def without_clock(numbers: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, float | None]]:
@@ -264,9 +271,8 @@ def _derived(
 
 def _clusters(run: RunFolder) -> dict[str, float | None]:
     """How many clusters the clients were in after the last round, where the method makes any."""
-    made = read(run.path).arrays("clusters")
-    last = made[max(made)] if made else None
-    return {} if last is None else {"clusters": float(len(np.unique(last if last.ndim == 1 else last[:, 1])))}
+    found = memberships(read(run.path))
+    return {"clusters": float(len(set(found[max(found)].values())))} if found else {}
 
 
 def _parts(cell: PaperCell, run: RunFolder) -> Iterator[tuple[str, dict[int, float], float | None]]:
@@ -310,15 +316,21 @@ def _thinned(series: Mapping[str, Mapping[int, float]], rounds: list[int]) -> di
 
 
 def _kept(cell: PaperCell, run: RunFolder) -> dict[str, list[float | None]]:
-    """What the picture needs: each client's accuracy, or each class's recall over all clients."""
+    """What the picture needs: each client's accuracy or cluster, or each class's recall over all clients.
+
+    Clusters are kept wherever all clients have one, because the picture of them is of another table's runs.
+    """
     wanted = wanted_of(cell)
     made: dict[str, list[float | None]] = {}
+    if cell.config.participation == 1 and (found := memberships(read(run.path))):
+        placed = {client: label for _, labels in sorted(found.items()) for client, label in labels.items()}
+        made["clusters"] = [placed.get(client) for client in range(max(placed) + 1)]
     if "clients" in wanted:
         made["clients"] = [round(value, 4) for _, value in sorted(accuracies(run).items())]
     if "classes" in wanted:
         counts = (run.counts() or {}).get("final_personal")
-        found = recalls(np.sum(counts, axis=0)).tolist() if counts is not None else []
-        made["classes"] = [None if math.isnan(value) else round(value, 4) for value in found]
+        shares = recalls(np.sum(counts, axis=0)).tolist() if counts is not None else []
+        made["classes"] = [None if math.isnan(value) else round(value, 4) for value in shares]
     return made
 
 

@@ -4,16 +4,21 @@ A cell of the same row with another seed tells most, then one of another method 
 steps of its model on its data. All are minutes of one core.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from polyfed.config import Tree
 from polyfed.papers.calibrate import Calibration
 from polyfed.papers.cell import PaperCell, digest
 from polyfed.papers.found import ItemFound
-from polyfed.papers.left import Left
+from polyfed.papers.left import Left, differ_greatly
 from polyfed.papers.store import StoredCell
+
+Way = Callable[[PaperCell], str]
+Sum = Callable[[Sequence[PaperCell]], Left]
 
 
 @dataclass
@@ -50,6 +55,34 @@ class Times:
         return Left(seeds.total(), sum(seeds[cell] for cell in known), sum(seeds[cell] * known[cell] for cell in known))
 
 
+def parts_left(cells: Sequence[PaperCell], times: Times, measure: bool = False) -> list[Left]:
+    """What these cells of an item take: in one sum, or where they differ greatly in length by data set or panel."""
+    return _apart("", cells, (_data_set, _panel), lambda some: times.left(some, measure)) if cells else []
+
+
+def _apart(only: str, cells: Sequence[PaperCell], ways: Sequence[Way], left: Sum) -> list[Left]:
+    groups = _groups(cells, ways[0]) if ways and differ_greatly([*map(left, _groups(cells, _panel).values())]) else {}
+    if not groups or any(name in cell.panel for name, some in groups.items() for cell in cells if cell not in some):
+        return [replace(left(cells), only=only)]
+    return [part for name, some in groups.items() for part in _apart(name, some, ways[1:], left)]
+
+
+def _groups(cells: Sequence[PaperCell], way: Way) -> dict[str, list[PaperCell]]:
+    made: dict[str, list[PaperCell]] = {}
+    for cell in cells:
+        made.setdefault(way(cell), []).append(cell)
+    return made
+
+
+def _data_set(cell: PaperCell) -> str:
+    """`CIFAR-10,` of `CIFAR-10, VGG8`: with its comma or colon it is not the beginning of another's name."""
+    return re.split(r"(?<=[,:])", cell.panel)[0]
+
+
+def _panel(cell: PaperCell) -> str:
+    return cell.panel
+
+
 def _finished(found: ItemFound) -> Iterator[tuple[PaperCell, StoredCell]]:
     yield from found.current.items()
     for cell, stored in found.stale.items():
@@ -60,5 +93,12 @@ def _finished(found: ItemFound) -> Iterator[tuple[PaperCell, StoredCell]]:
 def _kin(cell: PaperCell) -> tuple[str, str]:
     """What all seeds of a row have in common, and what all rows of its setting have."""
     run = {key: value for key, value in cell.counting.items() if key != "seed"}
-    setting = [cell.item.id, cell.scale] if cell.item.demo else cell.setting
-    return f"run {digest(run)}", f"setting {digest(setting)}"
+    return f"run {digest(run)}", f"setting {digest(_setting(cell))}"
+
+
+def _setting(cell: PaperCell) -> Tree:
+    """The setting of a row; panels of a demo that differ in the method alone are rows of one setting."""
+    if not cell.item.demo:
+        return cell.setting
+    kept = {key: value for key, value in cell.tree.get("experiment", {}).items() if key != "method"}
+    return {**cell.tree, "demo": cell.item.demo, "experiment": kept}

@@ -21,8 +21,6 @@ from polyfed.engine.rounds import Run
 from polyfed.engine.run_folder import RunFolder
 from polyfed.engine.work import Job, Outcome, World, device_of
 from polyfed.measure.watch import Silent
-from polyfed.papers.demos import Drawn
-from polyfed.report.charts import Chart
 from polyfed.use.replay import restored
 
 BATCH = 128
@@ -93,13 +91,3 @@ def logits_of(model: nn.Module, samples: Samples) -> Tensor:
     with torch.inference_mode():
         parts = torch.arange(len(samples)).split(BATCH)
         return torch.cat([model.eval()(samples.take(part)[0]) for part in parts])
-
-
-def as_drawn(chart: Chart) -> Drawn:
-    """A chart as a picture with its data."""
-    from matplotlib import pyplot
-
-    from polyfed.report.print import STYLE, drawing
-
-    with pyplot.rc_context(STYLE):
-        return Drawn(drawing(chart.written()), chart.frame().to_dict("records"))

@@ -108,15 +108,17 @@ class Line(Mark):
 
 @dataclass(frozen=True)
 class Bars(Mark):
-    """A bar at each named place, with its spread over seeds."""
+    """A bar at each named place, with its spread over seeds; a bar that is only outlined stands for no number."""
 
     x: Numbers
     y: Numbers
     spread: Numbers
+    outlined: Sequence[float] = ()  # places
 
     def rows(self, x: Axis, y: Axis) -> Iterator[Row]:
         for at, height, std in zip(self.x, self.y, self.spread, strict=True):
-            yield {x.column: x.value(at), y.column: height, f"{y.column} std": std}
+            told = {"outlined": True} if at in self.outlined else {}
+            yield {x.column: x.value(at), y.column: height, f"{y.column} std": std, **told}
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Dots(Mark):
 
     @property
     def named(self) -> bool:
-        return self.beside
+        return self.beside and self.series in self.names
 
     def written(self) -> "Mark":
         label = as_written(self.series)

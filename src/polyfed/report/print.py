@@ -43,6 +43,7 @@ from polyfed.report.charts import (
 FORMS = ("pdf", "svg", "png")
 MARKERS = ("o", "s", "D", "^", "P", "v", "X", "*")
 NAMES = 60  # places on an axis that all have their name
+COUNTED = 25  # bars of a histogram that have room for their counts
 FEW = 8  # names of places that are pixels
 READABLE = 400  # tiles that still can have their number written on them
 TALLEST = 9  # inches
@@ -129,8 +130,9 @@ def _size(panel: Panel) -> tuple[float, float]:
     if _has_names(panel):
         return WITH_NAMES
     bars = sum(isinstance(mark, Bars) for mark in panel.marks)
+    each = 0.26 if _has(panel, Tiles) else 0.2
     return (
-        float(np.clip(0.2 * across * max(1, bars * 0.45), 3.5, 10)),
+        float(np.clip(each * across * max(1, bars * 0.45), 3.5, 10)),
         float(np.clip(0.3 * down + (0.75 * down if _has(panel, Strip) else 0.6), 2.6, TALLEST)),
     )
 
@@ -153,7 +155,7 @@ def _handle(chart: Chart, name: str, tint: int) -> Line2D:
 
 
 def _draw(axes: Axes, panel: Panel, letters: int) -> None:
-    said = [textwrap.fill(words, letters) for words in (panel.title, panel.note) if words]
+    said = [textwrap.fill(words, letters, break_on_hyphens=False) for words in (panel.title, panel.note) if words]
     axes.set_title("\n".join(said))
     groups = [mark for mark in panel.marks if isinstance(mark, Bars)]
     for mark in panel.marks:
@@ -167,8 +169,7 @@ def _draw(axes: Axes, panel: Panel, letters: int) -> None:
             case Strip():
                 _strip(axes, mark, middle(panel))
             case Histogram():
-                widths = np.diff(mark.edges)
-                axes.bar(mark.edges[:-1], mark.counts, widths, align="edge", color=_colour(mark.tint), linewidth=0)
+                _histogram(axes, mark)
             case Tiles():
                 _tiles(axes, mark)
             case Mosaic():
@@ -188,6 +189,15 @@ def _draw(axes: Axes, panel: Panel, letters: int) -> None:
     if panel.y.names is not None:
         rows = len(panel.y.names)
         axes.set_ylim(*((-0.75, rows - 0.25) if _has(panel, Strip) else (rows - 0.5, -0.5)))
+
+
+def _histogram(axes: Axes, mark: Histogram) -> None:
+    """Bars with their counts above, where there is room for these."""
+    widths = np.diff(mark.edges)
+    bars = axes.bar(mark.edges[:-1], mark.counts, widths, align="edge", color=_colour(mark.tint), edgecolor="w")
+    if len(bars) <= COUNTED:
+        axes.bar_label(bars, [str(count) if count else "" for count in mark.counts], fontsize=6, padding=1)
+        axes.margins(y=0.1)
 
 
 def _reach(middles: Numbers, spread: Numbers, axis: Axis) -> np.ndarray:
@@ -223,7 +233,10 @@ def _bars(axes: Axes, mark: Bars, groups: Sequence[Bars], panel: Panel) -> None:
     shift = (groups.index(mark) - (len(groups) - 1) / 2) * width if shared else 0.0
     spread = _reach(mark.y, mark.spread, panel.y) if any(mark.spread) else None
     at = np.array(mark.x) + shift
-    axes.bar(at, mark.y, width, yerr=spread, color=_colour(mark.tint), linewidth=0, error_kw={"elinewidth": 0.6})
+    bars = axes.bar(at, mark.y, width, yerr=spread, color=_colour(mark.tint), linewidth=0, error_kw={"elinewidth": 0.6})
+    for place, bar in zip(mark.x, bars, strict=True):
+        if place in mark.outlined:
+            bar.set(facecolor="none", edgecolor=_colour(mark.tint), linewidth=0.8)
     axes.grid(axis="x", visible=False)
 
 
@@ -357,7 +370,7 @@ def _scale(axis: Any, meaning: Axis, rotate: bool = False, top: float = 0.0, mos
         case "bytes":
             axis.set_major_formatter(FuncFormatter(lambda value, _: in_unit(value, BYTES)))
         case "count":
-            axis.set_major_locator(MaxNLocator(integer=True))
+            axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
 def _colour(tint: int) -> str:

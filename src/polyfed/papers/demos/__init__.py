@@ -20,7 +20,7 @@ rounded to four digits and small, are for its drawing alone. A demo without a dr
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -37,10 +37,17 @@ if TYPE_CHECKING:
     from polyfed.report.charts import Chart
 
 
+SHORT = 1e-6  # epochs: steps are counted instead
+
+
 class DemoKeys(Typed):
     """The keys of a demo; every demo has its own, and `tiny` are those with which it takes a second or two."""
 
     tiny: ClassVar[Tree] = {}
+
+    def trains(self) -> Iterable[tuple[Tree, float]]:
+        """The experiments that it trains, each with how many times over; by them its time is estimated."""
+        return ()
 
 
 class ExperimentKeys(DemoKeys):
@@ -58,7 +65,12 @@ class ExperimentKeys(DemoKeys):
             "engine": {"workers": 0},
         }
     }
+    models: ClassVar[int] = 1  # that it trains for as long as the experiment says
     experiment: Tree
+
+    def trains(self) -> Iterable[tuple[Tree, float]]:
+        """Its experiment, once for each of these models."""
+        yield self.experiment, self.models
 
 
 K = TypeVar("K", bound=DemoKeys)
@@ -109,7 +121,6 @@ class Experiment(Generic[K]):
     name: str
     keys: type[K]
     function: Callable[[int, K], Demo]
-    uses: tuple[str, ...] = ()  # modules its numbers depend on and that it does not import: models it names
     draw: Drawing | None = None
 
     def __call__(self, seed: int, given: Tree) -> Demo:
@@ -133,11 +144,11 @@ class Experiment(Generic[K]):
 _demos: dict[str, Experiment[Any]] = {}
 
 
-def demo(name: str, keys: type[K], uses: tuple[str, ...] = ()) -> Callable[[Callable[[int, K], Demo]], Experiment[K]]:
-    """Decorator: this function is the demo of that name; `uses` are modules behind names in its experiments."""
+def demo(name: str, keys: type[K]) -> Callable[[Callable[[int, K], Demo]], Experiment[K]]:
+    """Decorator: this function is the demo of that name."""
 
     def enter(function: Callable[[int, K], Demo]) -> Experiment[K]:
-        made = Experiment(name, keys, function, uses)
+        made = Experiment(name, keys, function)
         _demos[name] = made
         return made
 

@@ -23,14 +23,13 @@ from polyfed.engine.rounds import Run
 from polyfed.errors import DataError
 from polyfed.methods.presets import MuPFLPaper
 from polyfed.models.base import Net
-from polyfed.papers.demos import Demo, Drawn, ExperimentKeys, Shown, demo
+from polyfed.papers.demos import Demo, ExperimentKeys, demo
 from polyfed.papers.within import runs_of
 from polyfed.report.kinds.maps import activation_maps
 from polyfed.rng import generator
 from polyfed.use.replay import restored
 
 USED = (MuPFLPaper,)  # its sources count for what is stored
-SQUARE = (0.0, 1.0, 0.0, 1.0)  # where pictures and the maps over them are drawn
 METHODS = {"FedAvg": "fedavg", "with BAVD": {"name": "mupfl-paper", "acmu": False, "pkcf": False}}
 PIXELS, CELLS = 28, 12  # of a side of a picture and of a map that are kept: a stored cell has to stay small
 
@@ -39,6 +38,7 @@ class Keys(ExperimentKeys):
     """The experiment, the kinds of corruption and how bad they are, and how many test images are looked at."""
 
     tiny = {**ExperimentKeys.tiny, "images": 10}
+    models = len(METHODS)
     kinds: tuple[str, ...] = ("gaussian_noise", "snow", "impulse_noise")
     severity: int = Field(3, ge=1, le=5)
     images: int = Field(500, ge=3)
@@ -131,35 +131,3 @@ def _small(values: Tensor, most: int) -> np.ndarray:
     if max(values.shape) > most:
         values = F.adaptive_avg_pool2d(values[None], (most, most))[0]
     return np.round(values.numpy().astype(float), 2)
-
-
-@attention.drawing
-def draw(shown: Sequence[Shown]) -> Drawn:
-    """A row for each kind: the picture, then what each network looks at over it; of the first seed."""
-    from matplotlib import pyplot
-
-    from polyfed.report.print import STYLE
-
-    arrays = min(shown, key=lambda one: one.seed).found.arrays
-    kinds = list(dict.fromkeys(name.partition(": ")[0] for name in arrays))
-    columns = ("picture", *METHODS)
-    with pyplot.rc_context(STYLE):
-        size = (1.7 * len(columns), 1.8 * len(kinds))
-        figure, axes = pyplot.subplots(len(kinds), len(columns), figsize=size, squeeze=False, layout="constrained")
-        for kind, row in zip(kinds, axes, strict=True):
-            for what, spot in zip(columns, row, strict=True):
-                spot.imshow(arrays[f"{kind}: picture"], cmap="gray", vmin=0, vmax=1, extent=SQUARE)
-                if what != "picture":
-                    values, smooth = arrays[f"{kind}: {what}"], "bilinear"
-                    spot.imshow(values, cmap="inferno", vmin=0, vmax=1, alpha=0.6, extent=SQUARE, interpolation=smooth)
-                spot.set_title(f"{kind.replace('_', ' ')}: {what}")
-                spot.set_axis_off()
-    return Drawn(figure, list(_rows(arrays)))
-
-
-def _rows(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, object]]:
-    """Every pixel of every picture and map."""
-    for name, values in arrays.items():
-        kind, _, what = name.partition(": ")
-        for (row, column), value in np.ndenumerate(values):
-            yield {"kind": kind, "shown": what, "row": row, "column": column, "value": float(value)}

@@ -1,23 +1,26 @@
 """How sure models are of their answers: the entropy of predictions on local tests (MuPFL, Figure 3b)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
 from polyfed.methods.fedavg_ft import FedAvgFT
 from polyfed.methods.presets import MuPFLPaper
-from polyfed.papers.demos import Demo, Drawn, ExperimentKeys, Shown, demo
-from polyfed.papers.within import answers, as_drawn, runs_of
-from polyfed.report.charts import PERCENT, Axis, Chart, Line, Panel
+from polyfed.papers.demos import Demo, ExperimentKeys, demo
+from polyfed.papers.within import answers, runs_of
 
 USED = (FedAvgFT, MuPFLPaper)  # their sources count for what is stored
 METHODS = {"FedAvg": "fedavg", "FedAvg+local": {"name": "fedavg-ft", "epochs": 10}, "MuPFL": "mupfl-paper"}
 BINS = 20
 
 
-@demo("certainty", ExperimentKeys)
-def certainty(seed: int, keys: ExperimentKeys) -> Demo:
+class Keys(ExperimentKeys):
+    """The experiment that FedAvg and MuPFL run; FedAvg+local takes FedAvg's rounds."""
+
+    models = 2
+
+
+@demo("certainty", Keys)
+def certainty(seed: int, keys: Keys) -> Demo:
     """Mean entropy, confidence and accuracy of all answers, and how entropy and confidence are spread."""
     numbers, arrays = {}, {}
     with runs_of(keys.experiment, METHODS, seed) as folders:
@@ -42,24 +45,3 @@ def _shares(values: torch.Tensor, low: float, high: float) -> np.ndarray:
     """Which share of the values lies in each bin."""
     counts, _ = np.histogram(values.numpy().clip(low, high), BINS, (low, high))
     return counts / max(len(values), 1)
-
-
-@certainty.drawing
-def draw(shown: Sequence[Shown]) -> Drawn:
-    """Two histograms as lines, the mean over seeds."""
-    most = float(shown[0].found.arrays["most"])
-    panels = [
-        _panel(shown, "entropy", "entropy of the prediction, nats", most),
-        _panel(shown, "confidence", "largest probability of the prediction", 1.0),
-    ]
-    return as_drawn(Chart("certainty", "How sure the models are", "On every client's local test.", panels))
-
-
-def _panel(shown: Sequence[Shown], what: str, label: str, most: float) -> Panel:
-    middles = ((np.arange(BINS) + 0.5) * most / BINS).tolist()
-    marks = []
-    for tint, name in enumerate(METHODS):
-        shares = np.stack([one.found.arrays[f"{name}: {what}"] for one in shown])
-        spread = shares.std(axis=0, ddof=1) if len(shown) > 1 else np.zeros(BINS)
-        marks.append(Line(name, tint, middles, shares.mean(axis=0).tolist(), spread.tolist(), [len(shown)] * BINS))
-    return Panel("", Axis(label, what), Axis("share of the answers", "share", PERCENT), marks)

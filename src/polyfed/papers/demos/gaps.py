@@ -1,20 +1,19 @@
 """Where ECL gains: by class over all clients, and on one client that holds little but one class (ECL, Figure 2)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import numpy as np
 
-from polyfed.config import make_config, merge
+from polyfed.config import Tree, make_config, merge
 from polyfed.engine.run_folder import RunFolder
 from polyfed.engine.work import federation_of
 from polyfed.measure.metrics import recalls
 from polyfed.methods.ecl import ECL
 from polyfed.methods.fedavg_ft import FedAvgFT
 from polyfed.methods.pfedla import PFedLA
-from polyfed.papers.demos import Demo, Drawn, ExperimentKeys, Shown, demo
-from polyfed.papers.within import as_drawn, runs_of
-from polyfed.report.charts import PERCENT, POINTS, Axis, Bars, Chart, Mark, Panel
+from polyfed.papers.demos import Demo, ExperimentKeys, demo
+from polyfed.papers.within import runs_of
 
 USED = (ECL, FedAvgFT, PFedLA)  # their sources count for what is stored
 OURS = {"name": "ecl", "absent": "global"}
@@ -31,6 +30,10 @@ class Keys(ExperimentKeys):
 
     tiny = merge(ExperimentKeys.tiny, {"experiment": {"split": {"alpha": 0.5}, "eval": {"classes": "auto"}}})
     part: Literal["classes", "client"] = "classes"
+
+    def trains(self) -> Iterable[tuple[Tree, float]]:
+        """FedAvg alone, whose rounds both others take; or pFedLA and ECL."""
+        yield self.experiment, 1 if self.part == "classes" else len(METHODS[self.part])
 
 
 @demo("gaps", Keys)
@@ -86,37 +89,3 @@ def _of_client(found: Recalls, counts: np.ndarray) -> Demo:
             }
             arrays[f"{name}, {way}"] = own
     return Demo(numbers, arrays)
-
-
-@gaps.drawing
-def draw(shown: Sequence[Shown]) -> Drawn:
-    """(a) the gap by class, the mean over seeds; (b) the client of the first seed."""
-    panels = []
-    for name in dict.fromkeys(one.panel for one in shown):
-        runs = sorted((one for one in shown if one.panel == name), key=lambda one: one.seed)
-        panels.append(_gap_panel(name, runs) if "order" in runs[0].found.arrays else _client_panel(name, runs[0]))
-    return as_drawn(Chart("gaps", "Where ECL gains", "Recalls on the official test.", panels))
-
-
-def _gap_panel(title: str, runs: Sequence[Shown]) -> Panel:
-    order = runs[0].found.arrays["order"].astype(int)
-    marks: list[Mark] = []
-    for tint, way in enumerate(WAYS):
-        values = np.stack([one.found.arrays[way] for one in runs])
-        spread = values.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(order))
-        places = [float(place) for place in range(len(order))]
-        marks.append(Bars(way, tint, places, np.nan_to_num(values.mean(axis=0)).tolist(), spread.tolist()))
-    x = Axis("class, from the most to the least frequent", "class", names=[str(c) for c in order])
-    return Panel(title, x, Axis("ECL less FedAvg-FT, points", "gap", POINTS), marks)
-
-
-def _client_panel(title: str, run: Shown) -> Panel:
-    arrays = run.found.arrays
-    names = [f"{int(c)}\n({int(n)})" for c, n in zip(arrays["classes"], arrays["samples"], strict=True)]
-    places = [float(place) for place in range(len(names))]
-    marks: list[Mark] = [
-        Bars(name, tint + len(WAYS), places, arrays[name].tolist(), [0.0] * len(names))
-        for tint, name in enumerate(run.found.numbers)
-    ]
-    x = Axis("class (its samples on the client)", "class", names=names)
-    return Panel(title, x, Axis("recall", "recall", PERCENT), marks)

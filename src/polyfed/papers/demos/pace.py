@@ -6,29 +6,18 @@ their names begin with "seconds", by which they are left out where a repetition 
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from statistics import fmean
-from textwrap import fill
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from pandas import DataFrame
 from pydantic import Field
 
+from polyfed.config import Tree, make_config
 from polyfed.measure.metrics import round_of_arrival
-from polyfed.methods.creff import CReFF
-from polyfed.methods.ditto import Ditto
-from polyfed.methods.fedavg_ft import FedAvgFT
-from polyfed.methods.fednova import FedNova
-from polyfed.methods.fedprox import FedProx
-from polyfed.methods.fedrep import FedRep
-from polyfed.methods.presets import MuPFLPaper
-from polyfed.papers.demos import Demo, Drawn, ExperimentKeys, Shown, demo
-from polyfed.papers.within import as_drawn, personalised_run
-from polyfed.report.charts import COUNT, PERCENT, SECONDS, Axis, Bars, Chart, Line, Panel
+from polyfed.methods.base import Method
+from polyfed.papers.demos import Demo, ExperimentKeys, demo
+from polyfed.papers.within import personalised_run
 from polyfed.report.runs import records
-
-WIDE = 60  # letters of a note beneath a title
-USED = (CReFF, Ditto, FedAvgFT, FedNova, FedProx, FedRep, MuPFLPaper)  # their sources count for what is stored
 
 
 class Keys(ExperimentKeys):
@@ -36,6 +25,12 @@ class Keys(ExperimentKeys):
 
     level: float = Field(0.7, gt=0, lt=1)
     shares: tuple[float, ...] = (0.3, 0.4, 0.5)
+
+    def trains(self) -> Iterable[tuple[Tree, float]]:
+        """The run; where its method personalises, every client does so at every evaluation."""
+        config = make_config(self.experiment)
+        finishes = type(config.method).finish is not Method.finish
+        yield self.experiment, 1 + finishes / (config.eval.every * config.participation)
 
 
 @demo("progress", Keys)
@@ -93,84 +88,3 @@ def _crowd(firsts: Sequence[int | None], share: float) -> int | None:
     there = sorted(first for first in firsts if first is not None)
     needed = math.ceil(share * len(firsts) - 1e-9)
     return there[needed - 1] if len(there) >= needed else None
-
-
-# ---- pictures
-
-
-def _by_data(shown: Sequence[Shown]) -> dict[str, dict[str, list[Shown]]]:
-    """What was found by data set and method; both are in the names of panels."""
-    made: dict[str, dict[str, list[Shown]]] = {}
-    for one in shown:
-        data, _, method = one.panel.partition(": ")
-        made.setdefault(data, {}).setdefault(method, []).append(one)
-    return made
-
-
-def _tints(shown: Sequence[Shown]) -> dict[str, int]:
-    names = dict.fromkeys(one.panel.partition(": ")[2] for one in shown)
-    return {name: tint for tint, name in enumerate(names)}
-
-
-@progress.drawing
-def draw_progress(shown: Sequence[Shown]) -> Drawn:
-    """Figures 6b to 6d: accuracy against rounds, a panel for each data set."""
-    tints = _tints(shown)
-    panels = []
-    for data, methods in _by_data(shown).items():
-        marks = [_line(method, tints[method], runs) for method, runs in methods.items()]
-        panels.append(Panel(data, Axis("round", "round", COUNT), Axis("PA_all", "PA_all", PERCENT), marks))
-    return as_drawn(Chart("progress", "Accuracy by round", "After full personalisation at every point.", panels))
-
-
-def _line(method: str, tint: int, runs: Sequence[Shown]) -> Line:
-    rounds = runs[0].found.arrays["round"].tolist()
-    values = np.stack([one.found.arrays["accuracy"] for one in runs])
-    spread = values.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(rounds))
-    return Line(method, tint, rounds, values.mean(axis=0).tolist(), spread.tolist(), [len(runs)] * len(rounds))
-
-
-@pace.drawing
-def draw_pace(shown: Sequence[Shown]) -> Drawn:
-    """Figure 8: seconds until shares of the clients are there, rounds until their mean is; who never was is named."""
-    tints, by_data = _tints(shown), _by_data(shown)
-    panels = [
-        _bars(f"{data}: until so many clients have the accuracy", methods, tints) for data, methods in by_data.items()
-    ]
-    panels = [panel for panel in panels if any(isinstance(mark, Bars) and mark.x for mark in panel.marks)]
-    return as_drawn(Chart("pace", "Time and rounds to an accuracy", "", [*panels, _rounds_panel(by_data, tints)]))
-
-
-def _rounds_panel(by_data: Mapping[str, Mapping[str, Sequence[Shown]]], tints: Mapping[str, int]) -> Panel:
-    """Rounds by data set; a bar of who was never there goes one beyond the last round, and the note says so."""
-    names, never = list(by_data), []
-    marks = []
-    for method, tint in tints.items():
-        found = {float(names.index(data)): runs[method] for data, runs in by_data.items() if method in runs}
-        heights = [_mean(runs, "rounds, at least") or 0.0 for runs in found.values()]
-        never += [f"{method} ({names[int(at)]})" for at, runs in found.items() if _mean(runs, "rounds") is None]
-        marks.append(Bars(method, tint, list(found), heights, [0.0] * len(found)))
-    note = f"never, so one beyond the last: {', '.join(never)}" if never else ""
-    rounds = Axis("rounds", "rounds", COUNT)
-    return Panel(
-        "rounds until the mean over clients has it", Axis("", "data", names=names), rounds, marks, fill(note, WIDE)
-    )
-
-
-def _bars(title: str, methods: Mapping[str, Sequence[Shown]], tints: Mapping[str, int]) -> Panel:
-    start = "seconds until "
-    first = next(iter(methods.values()))[0].found.numbers["all"]
-    columns = [name for name in first if name.startswith(start)]
-    marks = []
-    for method, runs in methods.items():
-        found = {float(place): _mean(runs, column) for place, column in enumerate(columns)}
-        there = {place: value for place, value in found.items() if value is not None}
-        marks.append(Bars(method, tints[method], list(there), list(there.values()), [0.0] * len(there)))
-    places = [column.removeprefix(start).removesuffix(" of the clients") for column in columns]
-    return Panel(title, Axis("share of the clients", "share", names=places), Axis("seconds", "seconds", SECONDS), marks)
-
-
-def _mean(runs: Sequence[Shown], column: str) -> float | None:
-    """The mean over seeds; None where one of them never got there."""
-    values = [one.found.numbers["all"][column] for one in runs]
-    return fmean(values) if values and not any(map(math.isnan, values)) else None

@@ -1,16 +1,13 @@
 """Where clients' models lie, and how well their clusters are apart (MuPFL, Figure 10)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
 from polyfed.config import merge
 from polyfed.methods.presets import MuPFLPaper
-from polyfed.papers.demos import Demo, Drawn, ExperimentKeys, Shown, demo
-from polyfed.papers.within import as_drawn, runs_of
+from polyfed.papers.demos import Demo, ExperimentKeys, demo
+from polyfed.papers.within import runs_of
 from polyfed.parts.k_means import silhouette
-from polyfed.report.charts import Axis, Chart, Dots, Mark, Panel
 from polyfed.report.runs import read
 
 USED = (MuPFLPaper,)  # its sources count for what is stored
@@ -21,6 +18,7 @@ class Keys(ExperimentKeys):
     """The experiment that all arms run, and the fixed number of clusters."""
 
     tiny = merge(ExperimentKeys.tiny, {"experiment": {"data": {"limit": 30}, "split": {"clients": 6}}})
+    models = 4
     clusters: int = CLUSTERS
 
 
@@ -49,20 +47,3 @@ def planes(seed: int, keys: Keys) -> Demo:
             scale = float(points.abs().max()) or 1.0  # the pictures have one size, and a silhouette knows none
             arrays[name] = np.column_stack([places[:, 0], points.numpy() / scale, groups])
     return Demo(numbers, arrays)
-
-
-@planes.drawing
-def draw(shown: Sequence[Shown]) -> Drawn:
-    """A panel for each arm, of the first seed; clients have the colours of their clusters."""
-    first = min(shown, key=lambda one: one.seed).found
-    panels = []
-    for name, rows in first.arrays.items():
-        marks: list[Mark] = []
-        for group in sorted(set(rows[:, 3].astype(int).tolist())):
-            own = rows[rows[:, 3] == group]
-            clients = [f"client {int(client)}" for client in own[:, 0]]
-            marks.append(Dots(f"cluster {group}", group, own[:, 1].tolist(), own[:, 2].tolist(), clients))
-        note = f"silhouette {first.numbers[name]['silhouette']:.2f}"
-        x, y = Axis("first principal direction", "first"), Axis("second principal direction", "second")
-        panels.append(Panel(name, x, y, marks, note))
-    return as_drawn(Chart("planes", "Where clients' models lie", "Uploads of the last round, scaled.", panels))

@@ -1,21 +1,19 @@
 """How far the heads of two clients move apart on one pre-trained body (FedCRC, Figure 1)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from polyfed.config import Tree, make_config
+from polyfed.config import Tree, make_config, merge
 from polyfed.data import dirichlet, partition
 from polyfed.engine.work import Job, World
 from polyfed.models.plain import Conv4
-from polyfed.papers.demos import Demo, Drawn, ExperimentKeys, Shown, demo
-from polyfed.papers.within import as_drawn
+from polyfed.papers.demos import SHORT, Demo, ExperimentKeys, demo
 from polyfed.params import Params, head
 from polyfed.parts.losses import cross_entropy
-from polyfed.report.charts import COUNT, Axis, Chart, Line, Panel
 
 USED = (Conv4, dirichlet, partition)  # their sources count for what is stored
 SETTINGS: dict[str, Tree] = {
@@ -36,6 +34,12 @@ class Keys(ExperimentKeys):
     before: int = Field(500, ge=1)
     updates: int = Field(500, ge=1)
     every: int = Field(10, ge=1)
+
+    def trains(self) -> Iterable[tuple[Tree, float]]:
+        """The model that all begin with; heads cost next to nothing."""
+        train = {"epochs": SHORT, "min_steps": self.before}
+        together = {"split": {"partition": "iid", "clients": 1}, "rounds": 1, "train": train}
+        yield merge(self.experiment, together), 1
 
 
 @demo("predictors", Keys)
@@ -74,17 +78,3 @@ def _heads(world: World, id: int, start: Params, keys: Keys) -> list[Tensor]:
 
 def _copy(live: Params) -> Tensor:
     return torch.clone(live.get(head)[0])
-
-
-@predictors.drawing
-def draw(shown: Sequence[Shown]) -> Drawn:
-    """Distance against updates, the mean over seeds."""
-    updates = shown[0].found.arrays["updates"].tolist()
-    marks = []
-    for tint, name in enumerate(SETTINGS):
-        curves = np.stack([one.found.arrays[name] for one in shown])
-        spread = curves.std(axis=0, ddof=1) if len(shown) > 1 else np.zeros(len(updates))
-        seeds = [len(shown)] * len(updates)
-        marks.append(Line(name, tint, updates, curves.mean(axis=0).tolist(), spread.tolist(), seeds))
-    x, y = Axis("updates", "updates", COUNT), Axis("L2 distance of the heads", "distance")
-    return as_drawn(Chart("predictors", "Heads of two clients", "", [Panel("", x, y, marks)]))

@@ -1,10 +1,13 @@
 """MAP's Figure 5: features and proxies in a plane where some of the ten classes have no samples."""
 
+from collections.abc import Iterable
+
 import torch
 from pydantic import Field
 
+from polyfed.config import Tree
 from polyfed.papers.demos import Demo, DemoKeys, demo
-from polyfed.papers.demos.lone import lone_learner, mean_norm, of_first, proxies, some_features
+from polyfed.papers.demos.lone import lone_learner, lone_training, mean_norm, of_first, proxies, some_features
 from polyfed.papers.demos.planar import WITH_RELU, WITHOUT
 from polyfed.parts.losses import cross_entropy
 
@@ -22,16 +25,24 @@ class Keys(DemoKeys):
     batch: int = Field(64, ge=1)
     shown: int = Field(50, ge=1)  # samples of each class in the picture
 
+    @property
+    def experiment(self) -> Tree:
+        """Its training."""
+        return {
+            "data": {"name": "mnist", "size": 32, "limit": self.limit},
+            "model": {"name": WITH_RELU if self.relu else WITHOUT},
+            "train": {"lr": self.lr, "momentum": self.momentum, "batch": self.batch, "epochs": self.epochs},
+        }
 
-@demo("proxies", Keys, uses=("polyfed.models.plain", "polyfed.methods.fedavg"))
+    def trains(self) -> Iterable[tuple[Tree, float]]:
+        """One network, with the observed classes."""
+        yield lone_training(self.experiment, self.observed)
+
+
+@demo("proxies", Keys)
 def plane(seed: int, keys: Keys) -> Demo:
     """Train LeNet with two features on the first classes of MNIST, then look at its features and proxies."""
-    experiment = {
-        "data": {"name": "mnist", "size": 32, "limit": keys.limit},
-        "model": {"name": WITH_RELU if keys.relu else WITHOUT},
-        "train": {"lr": keys.lr, "momentum": keys.momentum, "batch": keys.batch, "epochs": keys.epochs},
-    }
-    world, client = lone_learner(seed, experiment, keys.observed)
+    world, client = lone_learner(seed, keys.experiment, keys.observed)
     client.fit(cross_entropy)
     test = of_first(world.federation.global_test, keys.observed)
     features, labels = some_features(client.model, test, keys.shown)

@@ -1,12 +1,23 @@
 """MAP's Figure 6: what becomes of the proxies of observed and missing classes while a network is trained."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from polyfed.config import Tree
 from polyfed.papers.demos import Demo, demo
-from polyfed.papers.demos.lone import NetworkKeys, lone_learner, mean_distance, mean_norm, proxies, rows_of
+from polyfed.papers.demos.lone import (
+    NetworkKeys,
+    lone_learner,
+    lone_training,
+    mean_distance,
+    mean_norm,
+    proxies,
+    rows_of,
+)
 from polyfed.parts.losses import cross_entropy
 
 NORMS, GRADIENTS, DISTANCES = ("observed", "missing"), ("observed gradient", "missing gradient"), ("O-O", "O-M", "M-M")
@@ -21,8 +32,12 @@ class Keys(NetworkKeys):
     network: str = "vgg11-bn"
     epochs: int = Field(50, ge=1)
 
+    def trains(self) -> Iterable[tuple[Tree, float]]:
+        """One network, with the observed classes."""
+        yield lone_training(self.experiment("cifar10"), self.observed)
 
-@demo("proxy-training", Keys, uses=("polyfed.models.vgg", "polyfed.methods.fedavg"))
+
+@demo("proxy-training", Keys)
 def training(seed: int, keys: Keys) -> Demo:
     """Train on the first classes; before the first epoch and after each, look at the rows of the head."""
     _, client = lone_learner(seed, keys.experiment("cifar10"), keys.observed)

@@ -1,18 +1,17 @@
 """DistFL's Figures 6 and 8: how alike models of clients of several types answer to noise and to extracted inputs."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from pydantic import Field
 
 from polyfed import rng
-from polyfed.config import make_config
+from polyfed.config import Tree, make_config, merge
 from polyfed.engine.work import Job, World
 from polyfed.methods.distfl import DistFL
 from polyfed.methods.sites import Known, Server, Upload
-from polyfed.papers.demos import Demo, DemoKeys, Drawn, Shown, demo
+from polyfed.papers.demos import SHORT, Demo, DemoKeys, demo
 from polyfed.parts.dendrogram import partition
 
 TYPES = 5
@@ -36,6 +35,14 @@ class Keys(DemoKeys):
     noise: bool = False  # whether noise that was not optimised is compared, too
     softness: float = Field(0.0, ge=0)
 
+    def trains(self) -> Iterable[tuple[Tree, float]]:
+        """The clients, and the inputs that are extracted, all of a setting in one batch."""
+        yield merge(_experiment(self), {"rounds": self.rounds}), 1
+        for z in self.z:
+            train = {"epochs": SHORT, "min_steps": self.steps * len(self.ratios), "batch": z}
+            each = {"split": {"clients": TYPES}, "rounds": 1, "train": train}
+            yield merge(_experiment(self), each), 1 / TYPES
+
 
 @demo("responses", Keys)
 def responses(seed: int, keys: Keys) -> Demo:
@@ -48,8 +55,8 @@ def responses(seed: int, keys: Keys) -> Demo:
     for name, (z, ratio, steps) in settings.items():
         method = DistFL(z=z, channel_ratio=ratio, steps=steps, softness=keys.softness)
         found, sim = _compared(method, server, uploads)
-        numbers[name] = {"contrast": _contrast(sim), "types found": float(_same(found))}
-        arrays[name] = sim
+        numbers[name] = {"contrast": _contrast(sim), "largest": float(sim.max()), "types found": float(_same(found))}
+        arrays[name] = np.round(sim / max(sim.max(), 1e-12), 2)  # a stored cell has to stay small
     return Demo(numbers, arrays)
 
 
@@ -76,7 +83,7 @@ def _worked(world: World, server: Server, number: int, k: int) -> Upload:
         return Upload(k, client.n, world.method.train(client), down)
 
 
-def _experiment(keys: Keys) -> dict[str, Any]:
+def _experiment(keys: Keys) -> Tree:
     return {
         "data": {"name": "cifar10", "limit": keys.limit},
         "split": {"partition": "groups", "groups": TYPES, "clients": keys.clients, "test": "mirror"},
@@ -109,25 +116,3 @@ def _contrast(sim: np.ndarray) -> float:
 def _same(labels: Sequence[int]) -> bool:
     found, truth = np.array(labels), _types(len(labels))
     return bool((np.equal.outer(found, found) == np.equal.outer(truth, truth)).all())
-
-
-@responses.drawing
-def draw(shown: Sequence[Shown]) -> Drawn:
-    """The matrices of the first seed, light where clients answer alike; the data are all contrasts."""
-    from matplotlib import pyplot
-
-    first = min(shown, key=lambda one: one.seed)
-    names = list(first.found.arrays)
-    across = min(len(names), 4)
-    down = -(-len(names) // across)
-    figure, axes = pyplot.subplots(down, across, figsize=(2.2 * across, 2.45 * down), squeeze=False)
-    for axis in axes.flat[len(names) :]:
-        axis.axis("off")
-    for axis, name in zip(axes.flat, names, strict=False):
-        axis.imshow(first.found.arrays[name], cmap="magma_r", vmin=0)
-        axis.set_title(f"{name}\ncontrast {first.found.numbers[name]['contrast']:.2f}", fontsize=8)
-        axis.set_xticks([])
-        axis.set_yticks([])
-    figure.tight_layout()
-    rows = [{"seed": one.seed, "row": row, **found} for one in shown for row, found in one.found.numbers.items()]
-    return Drawn(figure, rows)

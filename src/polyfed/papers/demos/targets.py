@@ -1,10 +1,10 @@
 """MAP's Figure 7: accuracy on some classes, by a network trained on these alone and by one trained on all."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from polyfed.config import Tree
 from polyfed.papers.demos import Demo, demo
-from polyfed.papers.demos.lone import NetworkKeys, lone_learner, of_first, share_right
+from polyfed.papers.demos.lone import NetworkKeys, lone_learner, lone_training, of_first, share_right
 from polyfed.parts.losses import cross_entropy
 
 ALL = 100
@@ -18,8 +18,13 @@ class Keys(NetworkKeys):
     targets: tuple[int, ...] = (10, 20, 30, 40, 50, 60, 70, 80)
     network: str = "vgg16-bn"
 
+    def trains(self) -> Iterable[tuple[Tree, float]]:
+        """A network with all classes, and one for each number of targets."""
+        for many in (ALL, *self.targets):
+            yield lone_training(self.experiment("cifar100"), many)
 
-@demo("targets", Keys, uses=("polyfed.models.vgg", "polyfed.methods.fedavg"))
+
+@demo("targets", Keys)
 def targets(seed: int, keys: Keys) -> Demo:
     """One network sees all of CIFAR-100; others see the first classes only. All answer with any class."""
     experiment = keys.experiment("cifar100")

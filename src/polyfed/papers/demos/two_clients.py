@@ -1,5 +1,6 @@
 """MAP's Figure 8: two clients, five classes each; what a round does to features, proxies and local accuracy."""
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -7,7 +8,7 @@ import torch
 from pydantic import Field
 
 from polyfed import rng
-from polyfed.config import make_config
+from polyfed.config import Tree, make_config
 from polyfed.engine.work import Job, World
 from polyfed.methods.sites import Client, Known, Server, Upload
 from polyfed.papers.demos import Demo, DemoKeys, demo
@@ -31,6 +32,10 @@ class Keys(DemoKeys):
     batch: int = Field(64, ge=1)
     drawn: int = Field(5, ge=1)  # the round whose features are drawn
     shown: int = Field(50, ge=1)  # samples of each class in the picture
+
+    def trains(self) -> Iterable[tuple[Tree, float]]:
+        """The federation of two."""
+        yield _experiment(self), 1
 
 
 class TwoClients:
@@ -87,7 +92,7 @@ class TwoClients:
         self.seen[f"{stage} proxies"] = proxies(client).numpy()
 
 
-def _experiment(keys: Keys) -> dict[str, Any]:
+def _experiment(keys: Keys) -> Tree:
     return {
         "data": {"name": "mnist", "size": 32, "limit": keys.limit},
         "split": {"partition": "groups", "groups": CLIENTS, "clients": CLIENTS, "test": "mirror"},
@@ -98,7 +103,7 @@ def _experiment(keys: Keys) -> dict[str, Any]:
     }
 
 
-@demo("two-clients", Keys, uses=("polyfed.methods.fedavg", "polyfed.methods.map"))
+@demo("two-clients", Keys)
 def two_clients(seed: int, keys: Keys) -> Demo:
     """Ten rounds of a method; by how much a client's accuracy falls whenever it downloads the new model."""
     both = TwoClients(seed, keys)
