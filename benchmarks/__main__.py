@@ -1,7 +1,6 @@
 """Measure polyfed against the limit of this machine and against other simulators: python -m benchmarks --help."""
 
 import argparse
-import compileall
 import fnmatch
 import json
 import os
@@ -15,7 +14,7 @@ from pathlib import Path
 from benchmarks import beside, frozen, protection, records, scale, server, speed, startup, whole, writers
 from benchmarks.cells import Cell, chosen
 from benchmarks.data import Shelf, name_of
-from benchmarks.measure import ROOT, Failed
+from benchmarks.measure import ROOT, Failed, compile_all
 from benchmarks.results import Result, Store, code, environment
 from benchmarks.table import PLACES, markdown
 
@@ -151,8 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.write_docs:
         results = [result for cell in cells if (result := store.get(cell))]
     else:
-        # as an installation does: where PYTHONDONTWRITEBYTECODE is set, every start would compile all sources anew
-        compileall.compile_dir(ROOT / "src", quiet=2)
+        compile_all()
         results = run(cells, store, options.out, lambda text: print(text, file=sys.stderr, flush=True), options.again)
     if not results:
         why = "leave out --write-docs first" if options.write_docs else "why each cell was left out stands above"

@@ -1,5 +1,6 @@
 """One measurement: a command in a fresh process that prints one JSON line, watched for its memory."""
 
+import compileall
 import contextlib
 import json
 import os
@@ -23,6 +24,7 @@ LOOK = 0.5  # seconds between looks at the memory
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 # as polyfed sets it for itself (engine/heap.py), written again: rivals import this and have no polyfed
 HEAP = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 29)}
+IMPORTED = "polyfed.api, polyfed.report.page, scipy.stats, scipy.cluster.hierarchy"  # by commands, sooner or later
 Numbers = dict[str, Any]
 
 
@@ -46,7 +48,18 @@ class Side:
 def around(side: Side) -> dict[str, str]:
     """The environment a side runs in."""
     sources = os.pathsep.join([str(ROOT), str(ROOT / "src")])  # what is measured is what lies here
-    return {**os.environ, **QUIET, "PYTHONPATH": sources, **side.env}
+    outside = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**outside, **QUIET, "PYTHONPATH": sources, **side.env}
+
+
+def compile_all() -> None:
+    """Write the bytecode of what is measured and of what it imports, as an installation has it.
+
+    Where that was forbidden, every process would compile a thousand files of torch, scipy and pandas anew, which takes
+    more than a second and makes whole runs look more alike than they are.
+    """
+    compileall.compile_dir(ROOT / "src", quiet=2)
+    subprocess.run([sys.executable, "-c", f"import {IMPORTED}"], env=around(Side([])), cwd=ROOT, capture_output=True)
 
 
 def started(side: Side, words: IO[str], stdin: int | None = None) -> "subprocess.Popen[str]":

@@ -16,7 +16,7 @@ import pytest
 from benchmarks import beside, startup, whole
 from benchmarks.arithmetic import METHODS, STEP, Task, fedavg, shares, work
 from benchmarks.cells import Cell
-from benchmarks.measure import ROOT, Failed, Numbers, Side, finished, started
+from benchmarks.measure import ROOT, Failed, Numbers, Side, compile_all, finished, started
 from benchmarks.rivals import envs
 from benchmarks.speed import computed
 
@@ -284,6 +284,20 @@ def test_what_is_measured_lies_here() -> None:
     assert Path(said.strip()).is_relative_to(ROOT / "src")
 
 
+def test_what_is_measured_has_its_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the environment forbids to write any, too: else every process would compile all that it imports."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    said, _ = finished(python("import sys; print(sys.dont_write_bytecode)"))
+    assert said.strip() == "False"
+    folders: list[Path] = []
+    imported: list[str] = []
+    monkeypatch.setattr("compileall.compile_dir", lambda folder, quiet: folders.append(folder))
+    monkeypatch.setattr("subprocess.run", lambda command, **given: imported.append(command[-1]))
+    compile_all()
+    assert folders == [ROOT / "src"]
+    assert imported[0].startswith("import polyfed.api, polyfed.report.page")
+
+
 SLEEPS = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
 STOPPED = f"""
 import sys
@@ -292,6 +306,7 @@ import benchmarks.__main__ as command
 from benchmarks.measure import Side, finished
 
 command.others = lambda: 0.0
+command.compile_all = lambda: None
 command.KINDS["startup"] = lambda *given: finished(Side([sys.executable, "-c", {SLEEPS!r}, child]))
 command.call()
 """

@@ -66,6 +66,23 @@ cli.call(["run", "--out", {str(tmp_path / "run")!r}, "engine.workers=1"])
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
+def test_what_was_imported_is_not_looked_through_for_garbage() -> None:
+    """It counts as old from the start; what somebody else has put aside stays aside."""
+    code = """
+import gc, sys
+if sys.argv[1] == "aside":
+    gc.freeze()
+aside = gc.get_freeze_count()
+import polyfed
+polyfed.run
+young = sum(len(gc.get_objects(generation=number)) for number in (0, 1))
+print(young < len(gc.get_objects()) / 10, bool(gc.get_freeze_count()) is bool(aside), gc.isenabled())
+"""
+    for way, said in (("plain", "True True True"), ("aside", "True True")):
+        done = subprocess.run([sys.executable, "-c", code, way], capture_output=True, text=True, timeout=60)
+        assert done.stdout.strip().endswith(said), done.stderr
+
+
 @pytest.mark.parametrize("pattern", FORBIDDEN)
 def test_source_has_none_of(pattern: str) -> None:
     found = [

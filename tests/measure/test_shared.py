@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from polyfed.data.samples import Samples
 from polyfed.measure.counts import confusions
-from polyfed.measure.shared import SharedFeatures, digest
+from polyfed.measure.shared import SharedFeatures, Table, digest
 from polyfed.models.base import Ensemble, Net
 from polyfed.parts.experts import Experts
 
@@ -147,6 +147,32 @@ def test_what_is_too_large_is_kept_in_part(net, samples):
     for _ in range(2):
         assert torch.equal(said(net, samples, shared), alone(net, samples))
     assert shared._held == shared.most
+
+
+@pytest.mark.parametrize("turn", [lambda x: x, lambda x: x.to(memory_format=torch.channels_last)])
+def test_outputs_lie_in_one_piece_of_memory_as_they_came(turn):
+    images = Samples.of(torch.zeros(5, 1), torch.zeros(5, dtype=torch.int64))
+    kept, came = Table(images), [turn(torch.arange(n * 24.0).view(n, 2, 3, 4)) for n in (3, 2)]
+    shared = SharedFeatures()
+    for shared._at, output in zip((0, 3), came, strict=True):
+        assert shared._keep(kept, output) is output
+    first, second = kept.outputs[0], kept.outputs[3]
+    assert torch.equal(first, came[0])
+    assert torch.equal(second, came[1])
+    assert (first.stride(), second.stride()) == (came[0].stride(), came[1].stride())
+    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    assert shared._held == kept.size == 5 * 24 * 4
+
+
+@pytest.mark.parametrize("odd", [torch.zeros(6, 3).t(), torch.zeros(1, 6).expand(3, 6), torch.zeros(3, 12)[:, :6]])
+def test_what_does_not_lie_row_by_row_is_not_kept(odd):
+    kept, shared = Table(Samples.of(torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64))), SharedFeatures()
+    assert shared._keep(kept, odd) is odd
+    assert (kept.outputs, shared._held) == ({}, 0)
+    shared._keep(kept, torch.zeros(1, 6))
+    shared._at = 1
+    shared._keep(kept, torch.zeros(6, 2).t())  # lies otherwise than the one before
+    assert list(kept.outputs) == [0]
 
 
 def test_nothing_is_left_in_the_model(net, samples):

@@ -16,11 +16,27 @@ MOST = 1 << 27  # bytes of outputs kept at once
 
 @dataclass
 class Table:
-    """The outputs of one part of a model, by the first position of each batch."""
+    """The outputs of one part of a model, by the first position of each batch.
+
+    They lie in one piece of memory: each in a piece of its own, between those that a network needs for a moment, they
+    would keep these from being used again, and a process could grow by a gigabyte.
+    """
 
     samples: Samples  # kept, so that no other samples can take their identity
     outputs: dict[int, Tensor] = field(default_factory=dict)
-    size: int = 0  # bytes
+    room: Tensor | None = None  # a row per sample, or as many as may be kept
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return 0 if self.room is None else self.room.numel() * self.room.element_size()
+
+    def put(self, at: int, output: Tensor) -> None:
+        """Keep a copy of an output, if there is room and the copy lies in memory as the output does."""
+        assert self.room is not None
+        here = self.room[at : at + len(output)]
+        if here.shape == output.shape and here.stride() == output.stride():
+            self.outputs[at] = here.copy_(output)
 
 
 class SharedFeatures:
@@ -84,16 +100,31 @@ class SharedFeatures:
 
     def _keep(self, table: Table, output: Tensor) -> Tensor:
         """Keep an output if there is room for it, without the tables used less recently."""
-        size = output.numel() * output.element_size()
-        while self._held + size > self.most:
+        if table.room is None and not self._makes_room(table, output):
+            return output
+        table.put(self._at, output)
+        return output
+
+    def _makes_room(self, table: Table, output: Tensor) -> bool:
+        """Give a table memory for outputs like this one."""
+        row = output[0].numel() * output.element_size()
+        rows = min(len(table.samples), self.most // max(row, 1))
+        if rows < len(output) or not _row_by_row(output):
+            return False
+        while self._held + rows * row > self.most:
             oldest = next(iter(self._tables))
             if self._tables[oldest] is table:
-                return output
+                return False
             self._held -= self._tables.pop(oldest).size
-        table.outputs[self._at] = output
-        table.size += size
-        self._held += size
-        return output
+        table.room = output.new_empty_strided((rows, *output.shape[1:]), output.stride())
+        self._held += table.size
+        return True
+
+
+def _row_by_row(output: Tensor) -> bool:
+    """Whether samples follow each other in memory, each in one piece."""
+    dense = torch.empty_like(output, device="meta").stride() == output.stride()
+    return dense and output.stride(0) == output[0].numel()
 
 
 def batches(samples: Samples, size: int) -> Iterator[tuple[int, Tensor]]:
