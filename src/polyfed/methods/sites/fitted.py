@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -23,9 +22,9 @@ class Fitted:
     tally: Tally
     fits: dict[str, int]  # fits counted so far, which number the batches of the next
 
-    @cached_property
+    @property
     def size(self) -> int:
-        """Bytes, about; asked again for every fit that comes, and a tally has a loss for every step."""
+        """Bytes, about."""
         return sum(OBJECT + t.numel() * t.element_size() for t in (*self.values, *self.tally.losses))
 
 
