@@ -174,6 +174,11 @@ class ItemFound:
 
     # ---- in words
 
+    @property
+    def scale_note(self) -> str:
+        """What departs from the paper at this scale, to stand in brackets."""
+        return self.item.scales[self.scale].note.strip().rstrip(".")
+
     def command(self, only: str = "") -> str:
         """What runs the rest, or what of it has this text in the names of its panels."""
         chosen = f' --only "{only}"' if only else ""
@@ -186,9 +191,8 @@ class ItemFound:
 
     def markdown(self, rest: Sequence[Left] = (), most: int | None = None) -> str:
         """The item for people: its claims, the parts that are not done, and a table of at most so many columns."""
-        item, note = self.item, self.item.scales[self.scale].note.strip().rstrip(".")
-        took = f", {spoken(self.minutes)}" if self.current else ""
-        smaller = f" ({note})" if note else ""
+        item, took = self.item, f", {spoken(self.minutes)}" if self.current else ""
+        smaller = f" ({self.scale_note})" if self.scale_note else ""
         said = f"`{item.id}`, {self.scale} scale{smaller}: {self.progress()}{took}."
         lines = [*self._claims(), *(f"- Misprint: {told}" for told in item.misprints)]
         lines += [f"- {name} failed: {error}" for name, error in self.failures.items()]

@@ -73,7 +73,7 @@ def _section(found: ItemFound, out: Path, times: Times) -> Values:
     return {
         **_head(found, times),
         "note": found.item.note.strip(),
-        "scale_note": found.item.scales[found.scale].note.strip(),
+        "scale_note": found.scale_note,
         "progress": found.progress(),
         "picture": made,
         "without": without,
