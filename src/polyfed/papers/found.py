@@ -15,6 +15,8 @@ from polyfed.papers.left import Left, spoken
 from polyfed.papers.recipe import ALL, Item, Spot
 from polyfed.papers.store import Store, StoredCell
 
+NOTHING = "–"
+
 
 @dataclass(frozen=True)
 class Line:
@@ -45,8 +47,8 @@ class Line:
             self.column,
             mean_and_std(self.third),
             mean_and_std(self.end),
-            "–" if self.printed is None else f"{self.printed:.2f}",
-            "–" if difference is None or math.isnan(difference) else f"{difference:+.2f}",
+            NOTHING if self.printed is None else f"{self.printed:.2f}",
+            NOTHING if difference is None or math.isnan(difference) else f"{difference:+.2f}",
         ]
 
 
@@ -295,9 +297,9 @@ def _as_json(one: Interval) -> dict[str, Any]:
     return {"mean": none_if_nan(one.mean), **bounds, "seeds": one.seeds}
 
 
-def mean_and_std(values: Mapping[int, float]) -> str:
-    """`87.9 ± 0.3`; one seed has no spread, and nothing is a dash."""
+def mean_and_std(values: Mapping[int, float], digits: int = 2) -> str:
+    """`87.94 ± 0.31`; one seed has no spread, and nothing is a dash."""
     if not values:
-        return "–"
-    spread = f" ± {stdev(values.values()):.2f}" if len(values) > 1 else ""
-    return f"{fmean(values.values()):.2f}{spread}"
+        return NOTHING
+    spread = f" ± {stdev(values.values()):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values.values()):.{digits}f}{spread}"

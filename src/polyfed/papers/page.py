@@ -13,6 +13,7 @@ from polyfed.papers.listing import found_of
 from polyfed.papers.recipe import find_items, papers
 from polyfed.papers.store import Store
 from polyfed.papers.times import Times, parts_left
+from polyfed.papers.worlds import worlds_section
 
 TITLES = {"mupfl": "MuPFL", "fedcrc": "FedCRC", "map": "MAP", "ecl": "ECL", "distfl": "DistFL"}
 WORDS = (HOLDS, FAILS, UNDECIDED, UNMEASURED)
@@ -33,8 +34,8 @@ t interval. A claim holds if the interval of every pair lies above 0, does not h
 undecided otherwise; one seed decides nothing, and no claim holds because a printed number was reached. Where the last
 round alone says something else, that is added.
 
-[Readings](readings.md) has smaller experiments on how the papers are read, and [Worlds](worlds.md) tables of eight
-methods where clients are people, writers or domains.
+[Readings](readings.md) has smaller experiments on how the papers are read. In [the last section](#worlds) clients are
+people, writers or domains.
 """
 
 
@@ -54,6 +55,7 @@ def results_page(store: Store, recipes: Path | None = None, measure: bool = Fals
         parts += [_section_of(found, times) for found in founds if found.current]
         rest = [found for found in founds if not found.current]
         parts += ["### Not done\n", _not_done(rest, founds, times)] if rest else []
+    parts.append(worlds_section(store.path))
     return "\n".join(filter(None, parts)).rstrip() + "\n"
 
 

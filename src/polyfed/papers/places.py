@@ -3,17 +3,15 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 
 from polyfed.errors import UsageError
 from polyfed.papers.cell import cells_of
-from polyfed.papers.found import ItemFound
+from polyfed.papers.found import NOTHING, ItemFound, mean_and_std
 from polyfed.papers.recipe import find_items
 from polyfed.papers.store import Store
 
 BEGIN = r"<!-- (\S+\.\S+), scale (\S+): polyfed reproduce --write-docs [^\n]*-->\n"
 PLACE = re.compile(rf"({BEGIN}).*?(<!-- end of \2 -->)", re.DOTALL)
-NOTHING = "–"
 
 
 def has_places(page: str) -> bool:
@@ -49,7 +47,7 @@ def short_table(found: ItemFound) -> str:
     panels, rows, columns = item.shown, list(dict.fromkeys(line.row for line in found.lines)), list(item.columns)
 
     def cell(panel: str, row: str, *asked: str) -> str:
-        each = [_number(numbers.get((panel, row, column), {})) for column in asked]
+        each = [mean_and_std(numbers.get((panel, row, column), {}), 1) for column in asked]
         return NOTHING if set(each) == {NOTHING} else " / ".join(each)
 
     if len(panels) == 1:
@@ -64,9 +62,3 @@ def _grid(corner: str, down: Sequence[str], across: Sequence[str], cells: Mappin
     lines = [[corner, *across], ["---", *["---:"] * len(across)]]
     lines += [[name, *(cells[name, other] for other in across)] for name in down]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _number(values: Mapping[int, float]) -> str:
-    """`87.9 ± 0.3`; one seed has no spread, and nothing is a dash."""
-    spread = f" ± {stdev(values.values()):.1f}" if len(values) > 1 else ""
-    return f"{fmean(values.values()):.1f}{spread}" if values else NOTHING
