@@ -1,7 +1,7 @@
 """What there is of an item: its cells in the store, the table with the printed numbers beside, and the verdicts."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from statistics import fmean, stdev
@@ -242,7 +242,7 @@ class ItemFound:
         rows = [dict(zip(head, [text.replace("|", r"\|") for text in line.texts()], strict=True)) for line in lines]
         rule = ["---" if name in head[: Line.WORDS] else "---:" for name in shown]
         table = [shown, rule, *([row[name] for name in shown] for row in rows)]
-        said = "\n".join(f"| {' | '.join(cells)} |" for cells in table)
+        said = as_markdown(table)
         rest = len(names) - len(columns)
         return f"{columns[0]}; the command's own page has {rest} more columns.\n\n{said}" if rest else said
 
@@ -295,6 +295,11 @@ def _as_json(one: Interval) -> dict[str, Any]:
     """An interval as plain data; one seed has a mean and no bounds."""
     bounds = {"low": one.low, "high": one.high} if one.seeds > 1 else {}
     return {"mean": none_if_nan(one.mean), **bounds, "seeds": one.seeds}
+
+
+def as_markdown(rows: Iterable[Sequence[str]]) -> str:
+    """The lines of a Markdown table."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
 def mean_and_std(values: Mapping[int, float], digits: int = 2) -> str:

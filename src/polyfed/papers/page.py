@@ -6,7 +6,7 @@ from pathlib import Path
 
 from polyfed.papers.calibrate import Calibration
 from polyfed.papers.cell import PaperCell
-from polyfed.papers.found import ItemFound
+from polyfed.papers.found import ItemFound, as_markdown
 from polyfed.papers.judge import FAILS, HOLDS, UNDECIDED, UNMEASURED
 from polyfed.papers.left import Left
 from polyfed.papers.listing import found_of
@@ -83,11 +83,7 @@ def _summary(every: dict[str, list[ItemFound]]) -> str:
         if rest:
             cells = sum(len(found.cells) for found in rest)
             rows.append([f"{title_of(paper)}, {len(rest)} not done", "", f"0 of {cells}", "", "", "", ""])
-    return "## Summary\n\n" + _table(rows)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows) + "\n"
+    return f"## Summary\n\n{as_markdown(rows)}\n"
 
 
 def _about_times(times: Times) -> str:
@@ -121,7 +117,7 @@ def _not_done(rest: Sequence[ItemFound], every: Sequence[ItemFound], times: Time
             cells = f"{part.cells or ''}{also}".removeprefix(" and ")
             time = part.in_words() if part.cells else "nothing more"
             rows.append([place, found.scale, cells, time, f"`{found.command(part.only)}`"])
-    return _table(rows)
+    return as_markdown(rows) + "\n"
 
 
 def _own(found: ItemFound, every: Sequence[ItemFound]) -> tuple[list[PaperCell], list[str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from polyfed.errors import UsageError
 from polyfed.papers.cell import cells_of
-from polyfed.papers.found import NOTHING, ItemFound, mean_and_std
+from polyfed.papers.found import NOTHING, ItemFound, as_markdown, mean_and_std
 from polyfed.papers.recipe import find_items
 from polyfed.papers.store import Store
 
@@ -61,4 +61,4 @@ def short_table(found: ItemFound) -> str:
 def _grid(corner: str, down: Sequence[str], across: Sequence[str], cells: Mapping[tuple[str, str], str]) -> str:
     lines = [[corner, *across], ["---", *["---:"] * len(across)]]
     lines += [[name, *(cells[name, other] for other in across)] for name in down]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return as_markdown(lines)

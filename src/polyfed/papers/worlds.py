@@ -4,7 +4,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from polyfed.papers.found import mean_and_std
+from polyfed.papers.found import as_markdown, mean_and_std
 
 FILE = "worlds.csv"
 INTRODUCTION = """## Worlds
@@ -33,4 +33,4 @@ def _table(lines: Sequence[Mapping[str, str]]) -> str:
     rows = [["method", *worlds], ["---", *["---:"] * len(worlds)]]
     for method in dict.fromkeys(line["row"] for line in lines):
         rows.append([f"`{method}`", *(mean_and_std(found.get((method, world), {}), 1) for world in worlds)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return as_markdown(rows)

@@ -78,9 +78,8 @@ MASKS = (
     Column("personal mIoU", PERCENT, at("personal.miou")),
     *COLUMNS[-2:],
 )  # what a table has where labels are masks
-BASE_RATE = Column(
-    "asr base", PERCENT, at("threats.base"), better="neither"
-)  # of the same run in which nobody ever attacks
+# of the same run in which nobody ever attacks
+BASE_RATE = Column("asr base", PERCENT, at("threats.base"), better="neither")
 THREATS = (
     Column("acc", PERCENT, at("threats.acc")),  # of honest clients under attack, on the global test set
     Column("asr", PERCENT, at("threats.asr"), better="less"),  # the success rate of the attack
